@@ -1,0 +1,1 @@
+"""The eyes: rebuild each request's time from the logs alone."""

@@ -1,0 +1,168 @@
+"""From a request's stamps to its segments: the time model of docs/architecture.md, as pure arithmetic on integers.
+
+Theory of operation. Each segment is the difference of two neighbouring stamps on one clock; the one part that
+crosses clocks is measured as a round trip minus the residence, hop = (g5 - g3) - (w8 - w1), so the sum of all
+segments equals g8 - g0 to the nanosecond whatever the offset between the clocks. The offset theta = worker's clock -
+gateway's clock, known to lie in [lo, hi] and exactly 0 on one host, is used only to split the hop:
+
+    g3 --uplink--> Redis has it --stream_wait--> a worker asks for it --deliver--> w1 ... w8 --downlink--> g5
+
+The moment Redis had it is only known to lie between g3 and g4 (or w1, if that came first); half of that gap is the
+stated uncertainty of `uplink`. Time between the first delivery and the last, when a worker died with the request,
+is `lost_attempt`. Where theta is too uncertain the hop stays in one piece, called `unexplained`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Class(StrEnum):
+    """Where time can go. docs/architecture.md says which segment is in which class, and why."""
+
+    QUEUE = "queue"
+    COMPUTE = "compute"
+    TRANSFER = "transfer"
+    OVERHEAD = "overhead"
+
+
+CLASS_OF: dict[str, Class] = {
+    "recv": Class.TRANSFER,
+    "pre": Class.OVERHEAD,
+    "gw_loop": Class.OVERHEAD,
+    "uplink": Class.TRANSFER,
+    "lost_attempt": Class.OVERHEAD,
+    "stream_wait": Class.QUEUE,
+    "deliver": Class.TRANSFER,
+    "pull": Class.OVERHEAD,
+    "batch_wait": Class.QUEUE,
+    "dispatch": Class.OVERHEAD,
+    "collate": Class.COMPUTE,
+    "forward": Class.COMPUTE,
+    "post": Class.OVERHEAD,
+    "out_loop": Class.OVERHEAD,
+    "downlink": Class.TRANSFER,
+    "gw_wake": Class.OVERHEAD,
+    "render": Class.OVERHEAD,
+    "respond": Class.TRANSFER,
+    "no_answer": Class.QUEUE,  # handed over, but ended (deadline, disconnect) before a worker answered
+    "unexplained": Class.OVERHEAD,
+}
+"""Every segment in the order of a request's life, with its class."""
+
+THETA_UNCERTAINTY_MAX = 0.05
+"""Split the hop only if the clocks' offset is known to within this share of the end-to-end time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a request's time: ns, and how far its borders may lie off (ns, 0 = exact)."""
+
+    name: str
+    ns: int
+    uncertainty_ns: int = 0
+
+    @property
+    def kind(self) -> Class:
+        """The class that this segment belongs to."""
+        return CLASS_OF[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A request's stamps in ns: nine of the gateway (g0..g8), nine of the worker (w0..w8, all 0 without an answer).
+
+    A gateway stamp that was not reached is 0. `theta_lo_ns`, `theta_hi_ns` bound worker's clock - gateway's clock.
+    """
+
+    g: Sequence[int]
+    w: Sequence[int] = (0,) * 9
+    theta_lo_ns: int = 0
+    theta_hi_ns: int = 0
+    lost_ns: int = 0
+
+    @property
+    def e2e_ns(self) -> int:
+        """From the first stamp to the last one reached."""
+        return max(self.g) - self.g[0]
+
+
+def segments(t: Timeline) -> list[Segment]:
+    """Split a request's time. The segments sum to `t.e2e_ns` exactly; zero-length ones are left out.
+
+    Only `downlink`, `uplink` and `deliver` can be negative, and only when the clocks' bounds are wrong: a clock
+    finding, never hidden.
+    """
+    g0, g1, g2, g3, g4, g5, g6, g7, g8 = t.g
+    out: list[Segment] = []
+    at = g0
+
+    def until(name: str, stamp_ns: int) -> None:
+        nonlocal at
+        if stamp_ns:
+            if stamp_ns != at:
+                out.append(Segment(name, stamp_ns - at))
+            at = stamp_ns
+
+    until("recv", g1)
+    until("pre", g2)
+    until("gw_loop", g3)
+    if g5:
+        if t.w[8]:
+            out += _hop_and_worker(t, g3, g4, g5)
+        elif g3:
+            out.append(Segment("no_answer", g5 - at))
+        else:
+            out.append(Segment("gw_loop", g5 - at))
+        at = g5
+    until("gw_wake", g6)
+    until("render", g7)
+    until("respond", g8)
+    return [s for s in out if s.ns]
+
+
+def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
+    w0, w1, w2, w3, w4, w5, w6, w7, w8 = t.w
+    inside = [
+        Segment("pull", w2 - w1),
+        Segment("batch_wait", w3 - w2),
+        Segment("dispatch", w4 - w3),
+        Segment("collate", w5 - w4),
+        Segment("forward", w6 - w5),
+        Segment("post", w7 - w6),
+        Segment("out_loop", w8 - w7),
+    ]
+    hop_ns = (g5 - g3) - (w8 - w1)
+    # Causality narrows the offset further: nothing arrives before it was sent, in either direction.
+    lo = max(t.theta_lo_ns, w8 - g5)
+    hi = min(t.theta_hi_ns, w1 - g3)
+    if lo > hi:
+        lo, hi = t.theta_lo_ns, t.theta_hi_ns
+    theta = (lo + hi) // 2
+    theta_error = (hi - lo + 1) // 2
+    if theta_error > THETA_UNCERTAINTY_MAX * t.e2e_ns:
+        return [Segment("unexplained", hop_ns, theta_error), *inside]
+
+    sent = g3 + theta
+    has_it_latest = max(sent, min(g4 + theta, w1)) if g4 else max(sent, w1)
+    has_it = (sent + has_it_latest) // 2
+    error = (has_it_latest - sent + 1) // 2 + theta_error
+    asked = min(max(w0, has_it), w1)
+    waited = asked - has_it
+    lost = min(t.lost_ns, waited)
+    return [
+        Segment("uplink", has_it - sent, error),
+        Segment("lost_attempt", lost),
+        Segment("stream_wait", waited - lost, error if waited else 0),
+        Segment("deliver", w1 - asked, 0 if waited else error),
+        *inside,
+        Segment("downlink", g5 + theta - w8, theta_error),
+    ]
+
+
+def class_totals(parts: Sequence[Segment]) -> dict[Class, int]:
+    """Nanoseconds of each class; they sum to the same total."""
+    totals = dict.fromkeys(Class, 0)
+    for part in parts:
+        totals[part.kind] += part.ns
+    return totals

@@ -1,0 +1,198 @@
+"""Messages on the wire: what a gateway asks, what a worker answers, what a worker says of itself.
+
+Everything is msgpack. Encoding uses `msgpack`; decoding uses msgspec, because it checks the types and hands out each
+tensor as a view into the message, where `msgpack` would copy it. Messages are arrays whose fields are only ever
+appended, so an old reader skips what it does not know and a new reader fills in defaults.
+
+The message headers (request id, schema version, content type, trace context, hand-over stamp) travel as fields of the
+stream entry itself, so that they can be read with XRANGE by anything that speaks Redis.
+"""
+
+from collections.abc import Sequence
+
+import msgpack
+import msgspec
+
+from shared.errors import BY_CODE, ErrorKind, TailraceError
+
+SCHEMA_VERSION = 1
+CONTENT_TYPE = "application/msgpack"
+
+Scalar = str | int | float | bool
+
+
+class WireError(Exception):
+    """Bytes that are not a message of this protocol."""
+
+
+class Tensor(msgspec.Struct, array_like=True, frozen=True):
+    """One named tensor: `data` is raw little-endian, C order; `shape` in elements."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: memoryview
+
+
+class RequestBody(msgspec.Struct, array_like=True, frozen=True):
+    """What the model is asked. `outputs` names the wanted outputs; empty means all."""
+
+    inputs: list[Tensor]
+    outputs: list[str] = []
+    parameters: dict[str, Scalar] = {}
+
+
+class WorkerStamps(msgspec.Struct, array_like=True, frozen=True):
+    """The worker's monotonic stamps (ns), and what they belong to. See docs/architecture.md for each stamp.
+
+    `clock` names the clock (see `clock.clock_id`). `lost_us`: from the first delivery of this request to this
+    one, by Redis' clock, 0 on the first attempt.
+    """
+
+    w0: int
+    w1: int
+    w2: int
+    w3: int
+    w4: int
+    w5: int
+    w6: int
+    w7: int
+    w8: int
+    worker: str
+    clock: str
+    attempt: int
+    lost_us: int
+    batch_id: str
+    batch_rows: int
+    batch_requests: int
+    close_reason: str
+    tokens_useful: int
+    tokens_padded: int
+
+
+class ReplyBody(msgspec.Struct, array_like=True, frozen=True):
+    """What the model answered: outputs and parameters, or an error code with its text."""
+
+    outputs: list[Tensor] = []
+    parameters: dict[str, Scalar] = {}
+    error_code: str = ""
+    error: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A decoded answer. `stamps` is None when the broker itself ended the request (deadline, worker lost)."""
+
+    body: ReplyBody
+    stamps: WorkerStamps | None
+
+
+class ModelTensor(msgspec.Struct, array_like=True, frozen=True):
+    """Declared input or output of a model; -1 marks a variable dimension; no batch dimension."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelDescriptor(msgspec.Struct, array_like=True, frozen=True):
+    """What a gateway must know of a model to check and route requests for it."""
+
+    name: str
+    version: str
+    platform: str
+    max_batch_size: int
+    inputs: list[ModelTensor]
+    outputs: list[ModelTensor]
+    task: str = ""
+    parameters: dict[str, Scalar] = {}
+
+
+class WorkerDescriptor(msgspec.Struct, array_like=True, frozen=True):
+    """What a worker says of itself in the fleet's directory. Its models are loaded and warm."""
+
+    worker: str
+    host: str
+    pid: int
+    clock: str
+    device: str
+    models: list[ModelDescriptor]
+
+
+# Broker verdicts are plain text made by a script; worker answers are length | stamps | body. One byte tells which.
+_VERDICT = b"!"
+_ANSWER = b"="
+
+_request_decoder = msgspec.msgpack.Decoder(RequestBody)
+_stamps_decoder = msgspec.msgpack.Decoder(WorkerStamps)
+_body_decoder = msgspec.msgpack.Decoder(ReplyBody)
+_worker_decoder = msgspec.msgpack.Decoder(WorkerDescriptor)
+
+
+def _pack(message: object) -> bytes:
+    # Not a shared Packer: the device's thread and the event loop both encode.
+    packed: bytes = msgpack.packb(message, use_bin_type=True)
+    return packed
+
+
+def _tensor_tuples(tensors: Sequence[Tensor]) -> list[tuple[str, str, list[int], memoryview]]:
+    return [(t.name, t.datatype, t.shape, t.data) for t in tensors]
+
+
+def encode_request(body: RequestBody) -> bytes:
+    """The payload of a request's record."""
+    return _pack((_tensor_tuples(body.inputs), body.outputs, body.parameters))
+
+
+def decode_request(payload: bytes | memoryview) -> RequestBody:
+    """Inverse of `encode_request`; tensors are views into `payload`. Raises WireError."""
+    try:
+        return _request_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise WireError(f"the payload is not a request of schema {SCHEMA_VERSION}: {e}") from e
+
+
+def encode_reply_body(body: ReplyBody) -> bytes:
+    """The expensive part of an answer, made where the outputs are."""
+    return _pack((_tensor_tuples(body.outputs), body.parameters, body.error_code, body.error))
+
+
+def encode_reply(stamps: WorkerStamps, encoded_body: bytes) -> bytes:
+    """A whole answer; cheap, so that the last stamp can be taken right before it is sent."""
+    head = _pack(msgspec.structs.astuple(stamps))
+    return b"".join((_ANSWER, len(head).to_bytes(4, "little"), head, encoded_body))
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Read an answer or a verdict of the broker; tensors are views into `data`. Raises WireError."""
+    if data[:1] == _VERDICT:
+        code, _, text = data[1:].decode("utf-8", "replace").partition("|")
+        return Reply(ReplyBody(error_code=code, error=text), None)
+    if data[:1] != _ANSWER or len(data) < 5:
+        raise WireError(f"neither an answer nor a verdict: it begins with {data[:5]!r}")
+    head = 5 + int.from_bytes(data[1:5], "little")
+    try:
+        view = memoryview(data)
+        return Reply(_body_decoder.decode(view[head:]), _stamps_decoder.decode(view[5:head]))
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise WireError(f"the answer is not of schema {SCHEMA_VERSION}: {e}") from e
+
+
+def error_of(body: ReplyBody) -> TailraceError | None:
+    """The error that `body` carries, or None when it is an answer."""
+    if not body.error_code:
+        return None
+    return TailraceError(BY_CODE.get(body.error_code, ErrorKind.INTERNAL), body.error)
+
+
+def encode_worker(descriptor: WorkerDescriptor) -> bytes:
+    """A worker's entry in the fleet's directory."""
+    return _pack(msgspec.to_builtins(descriptor))
+
+
+def decode_worker(data: bytes) -> WorkerDescriptor:
+    """Inverse of `encode_worker`. Raises WireError."""
+    try:
+        return _worker_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise WireError(f"not a worker's descriptor: {e}") from e
+

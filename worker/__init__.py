@@ -1,0 +1,1 @@
+"""The worker: pulls requests continuously, batches them, runs the models, publishes the answers."""
