@@ -1,0 +1,287 @@
+"""The queue protocol as typed calls: each is one script, so each either happened whole or did not happen.
+
+Durations are microseconds of Redis' clock where they go over the wire. Every call raises BrokerError; after
+`OutcomeUnknown` it may be repeated as it is.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.broker import scripts
+from shared.broker.connection import Argument, Connection, ReplyError
+from shared.keys import FLEET_LEASES, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
+from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
+
+RECORD_TTL_MS = 120_000
+"""How long a finished record waits for its gateway; longer than a reconcile interval, or it would look lost."""
+REPLY_STREAM_TTL_MS = 30_000
+INLINE_BYTES_MAX = 16 * 1024
+"""A longer answer is not copied into the reply stream; the gateway reads it from the record."""
+MAX_ATTEMPTS = 3
+TICK_LIMIT = 100
+LEADER_TTL_MS = 2_000
+FETCH_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as its gateway hands it over. `budget_us`: what is left of its deadline."""
+
+    id: str
+    budget_us: int
+    payload: bytes
+    traceparent: str
+    tracestate: str
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A request as a worker gets it, once per attempt. `left_us`: until its deadline; `lost_us`: since its first start."""
+
+    id: str
+    lane: str
+    entry_id: str
+    attempt: int
+    left_us: int
+    lost_us: int
+    gateway: str
+    schema: int
+    content_type: str
+    traceparent: str
+    tracestate: str
+    sent_ns: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished attempt. `answer` is `wire.encode_reply`."""
+
+    id: str
+    attempt: int
+    failed: bool
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a tick did; `lost` are the workers whose lease ran out."""
+
+    overdue: int
+    requeued: int
+    dead: int
+    stood_still_us: int
+    lost: tuple[str, ...]
+
+
+Entry = tuple[str, str, str]
+"""An entry that a blocking read delivered: lane, entry id, request id."""
+
+
+async def accept(
+    c: Connection, queue: Queue, submissions: Sequence[Submission], *, gateway: str, queue_max: int
+) -> list[tuple[str, str]]:
+    """Hand over requests. Returns a pair each: OK and the entry id, DUP and the state, FULL and the length, or OOM."""
+    args: list[Argument] = [queue.records, gateway, queue_max, MAX_ATTEMPTS]
+    for s in submissions:
+        args += (s.id, s.budget_us, s.payload, SCHEMA_VERSION, CONTENT_TYPE, s.traceparent, s.tracestate, s.sent_ns)
+    reply = await scripts.run(c, "accept", (queue.lanes[1], queue.deadlines), args)
+    return [(reply[i].decode(), reply[i + 1].decode()) for i in range(0, len(reply), 2)]
+
+
+async def fetch(
+    c: Connection,
+    queue: Queue,
+    consumer: str,
+    *,
+    want: int,
+    lease_us: int,
+    given: Sequence[Entry] = (),
+    bytes_max: int = FETCH_BYTES_MAX,
+) -> list[Delivery]:
+    """Take up to `want` requests, the `given` entries first. Registers the worker's lease as a side effect."""
+    args: list[Argument] = [GROUP, consumer, want, bytes_max, lease_us, queue.records]
+    for entry in given:
+        args += entry
+    try:
+        reply = await scripts.run(c, "fetch", (queue.leases, *queue.lanes), args)
+    except ReplyError as e:
+        if "NOGROUP" not in str(e):
+            raise
+        await ensure_groups(c, queue)
+        reply = await scripts.run(c, "fetch", (queue.leases, *queue.lanes), args)
+    return [_delivery(item) for item in reply]
+
+
+def _delivery(item: list[bytes]) -> Delivery:
+    rid, lane, sid, attempt, left, lost, gateway, schema, content_type, tp, ts, sent, payload = item
+    return Delivery(
+        id=rid.decode(),
+        lane=lane.decode(),
+        entry_id=sid.decode(),
+        attempt=int(attempt),
+        left_us=int(left),
+        lost_us=int(lost),
+        gateway=gateway.decode(),
+        schema=int(schema),
+        content_type=content_type.decode(),
+        traceparent=tp.decode(),
+        tracestate=ts.decode(),
+        sent_ns=int(sent),
+        payload=payload,
+    )
+
+
+async def ensure_groups(c: Connection, queue: Queue) -> None:
+    """Create the lanes with their consumer group, from the first entry on, so that no backlog is skipped."""
+    for lane in queue.lanes:
+        try:
+            await c.call("XGROUP", "CREATE", lane, GROUP, "0", "MKSTREAM")
+        except ReplyError as e:
+            if e.code != "BUSYGROUP":
+                raise
+
+
+async def wait_for_entries(c: Connection, queues: Sequence[Queue], consumer: str, *, block_ms: int) -> dict[Queue, list[Entry]]:
+    """Block on a connection of its own until some queue has work, or `block_ms` passed. The entries are then ours."""
+    by_lane = {lane.encode(): (queue, lane) for queue in queues for lane in queue.lanes}
+    lanes = list(by_lane)
+    command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *[">"] * len(lanes))
+    try:
+        reply = await c.call(*command)
+    except ReplyError as e:
+        # The group is gone (a wiped Redis), or the read was unblocked by a failover: the caller just asks again.
+        if e.code not in ("NOGROUP", "UNBLOCKED"):
+            raise
+        for queue in queues:
+            await ensure_groups(c, queue)
+        return {}
+    return _entries(reply, by_lane)
+
+
+async def own_entries(c: Connection, queue: Queue, consumer: str) -> list[Entry]:
+    """What Redis holds for this worker: after a lost reply, some of it may be news."""
+    by_lane = {lane.encode(): (queue, lane) for lane in queue.lanes}
+    try:
+        reply = await c.call("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1000, "STREAMS", *by_lane, *["0"] * len(by_lane))
+    except ReplyError as e:
+        if e.code != "NOGROUP":
+            raise
+        return []
+    return [entry for entries in _entries(reply, by_lane).values() for entry in entries]
+
+
+def _entries(reply: Any, by_lane: dict[bytes, tuple[Queue, str]]) -> dict[Queue, list[Entry]]:
+    found: dict[Queue, list[Entry]] = {}
+    for lane_name, entries in reply or ():
+        queue, lane = by_lane[lane_name]
+        for sid, fields in entries:
+            if fields:  # None: deleted meanwhile, still on our list; the fetch of its id would find nothing
+                found.setdefault(queue, []).append((lane, sid.decode(), fields[1].decode()))
+    return found
+
+
+async def complete(
+    c: Connection, queue: Queue, answers: Sequence[Answer], counters: dict[str, int], *, inline_max: int = INLINE_BYTES_MAX
+) -> list[str]:
+    """Hand in answers and count the batch. Returns OK, OKDUP, STALE or GONE for each."""
+    args: list[Argument] = [GROUP, queue.records, queue.reply_prefix, RECORD_TTL_MS, inline_max, len(counters)]
+    for name, increment in counters.items():
+        args += (name, increment)
+    for a in answers:
+        args += (a.id, a.attempt, "FAILED" if a.failed else "DONE", a.answer)
+    return [status.decode() for status in await scripts.run(c, "complete", (queue.deadlines, queue.stats), args)]
+
+
+async def cancel(c: Connection, queue: Queue, ids: Sequence[str], *, expired: bool = False) -> list[str]:
+    """End requests nobody waits for. Returns the state before, GONE where there was no record."""
+    args = (GROUP, queue.records, "EXPIRED" if expired else "CANCELLED", RECORD_TTL_MS, *ids)
+    return [state.decode() for state in await scripts.run(c, "cancel", (queue.deadlines,), args)]
+
+
+async def beat(
+    c: Connection, queue: Queue, consumer: str, held: Iterable[tuple[str, int]], *, lease_us: int
+) -> tuple[bool, list[str]]:
+    """Renew a lease. Returns (it was still alive, ids of `held` that are not this worker's any more)."""
+    args: list[Argument] = [consumer, lease_us, queue.records]
+    for rid, attempt in held:
+        args += (rid, attempt)
+    reply = await scripts.run(c, "beat", (queue.leases,), args)
+    return reply[0] == b"LIVE", [rid.decode() for rid in reply[1:]]
+
+
+async def tick(c: Connection, queue: Queue, me: str, *, grace_us: int) -> Tick | None:
+    """Run the housekeeping of a queue, if this process leads. None: another one does."""
+    keys = (queue.leases, queue.deadlines, queue.tick, queue.leader, *queue.lanes)
+    args = (GROUP, queue.records, queue.reply_prefix, me, LEADER_TTL_MS, grace_us, RECORD_TTL_MS, TICK_LIMIT)
+    reply = await scripts.run(c, "tick", keys, args)
+    if reply[0] != b"LEAD":
+        return None
+    overdue, requeued, dead, gap = (int(n) for n in reply[1:5])
+    return Tick(overdue, requeued, dead, gap, tuple(w.decode() for w in reply[5:]))
+
+
+async def leave(c: Connection, queue: Queue, consumer: str) -> int:
+    """Give up a queue. Returns how many entries were still held; the next tick hands those on."""
+    return int(await scripts.run(c, "leave", (queue.leases, *queue.lanes), (GROUP, consumer)))
+
+
+async def peek(c: Connection, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
+    """The state and the answer of each request; GONE where there is no record."""
+    reply = await scripts.run(c, "peek", (queue.leases,), (queue.records, *ids))
+    return [(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
+
+
+async def forget(c: Connection, queue: Queue, gateway: str, ids: Sequence[str], *, read_up_to: str = "") -> None:
+    """Delete finished records, and the reply stream up to an entry."""
+    await scripts.run(c, "forget", (queue.replies(gateway),), (queue.records, read_up_to, *ids))
+
+
+async def listen(c: Connection, queue: Queue, gateway: str) -> bool:
+    """Keep a gateway's reply stream alive. True when it had to be created."""
+    return bool(await scripts.run(c, "listen", (queue.replies(gateway),), (REPLY_STREAM_TTL_MS,)))
+
+
+async def read_replies(
+    c: Connection, streams: dict[Queue, str], gateway: str, *, block_ms: int, count: int = 512
+) -> list[tuple[Queue, str, list[tuple[str, bytes]]]]:
+    """Block until answers come, or `block_ms` passed. `streams`: last entry read, by queue. Returns (queue, entry id, answers)."""
+    names = {queue.replies(gateway).encode(): queue for queue in streams}
+    reply = await c.call("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", *names, *streams.values())
+    found = []
+    for name, entries in reply or ():
+        for sid, fields in entries:
+            answers = [(fields[i].decode(), fields[i + 1]) for i in range(0, len(fields), 2)]
+            found.append((names[name], sid.decode(), answers))
+    return found
+
+
+async def announce(c: Connection, worker: str, descriptor: bytes, *, lease_us: int) -> None:
+    """Enter a worker in the fleet's directory, or renew it. A lease of 0 takes it out."""
+    await scripts.run(c, "announce", (FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION), (worker, lease_us, descriptor))
+
+
+async def survey(c: Connection, known: str) -> tuple[str, dict[str, bytes] | None]:
+    """The fleet's directory: its version, and the descriptors by worker, None when `known` is still right."""
+    reply = await scripts.run(c, "survey", (FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION), (known,))
+    version = reply[0].decode()
+    if version == known:
+        return version, None
+    return version, {reply[i].decode(): reply[i + 1] for i in range(1, len(reply), 2)}
+
+
+async def depths(c: Connection, queues: Sequence[Queue]) -> dict[str, int]:
+    """Queued and running requests by queue: exact, because an answered entry is deleted."""
+    calls = [(str(q), c.call("XLEN", lane)) for q in queues for lane in q.lanes]
+    total: dict[str, int] = {}
+    for name, future in calls:
+        total[name] = total.get(name, 0) + int(await future)
+    return total
+
+
+async def counters(c: Connection, queue: Queue) -> dict[str, int]:
+    """The cumulative counters of a queue."""
+    reply = await c.call("HGETALL", queue.stats)
+    return {reply[i].decode(): int(reply[i + 1]) for i in range(0, len(reply), 2)}

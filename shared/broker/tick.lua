@@ -1,0 +1,74 @@
+-- Housekeeping of one queue, by whoever leads: ends what is overdue, hands on what dead workers held.
+-- KEYS  1 leases  2 deadlines  3 last tick  4 leader  5.. lanes (the first is the retry lane)
+-- ARGV  1 group  2 record prefix  3 reply prefix  4 me  5 leader ttl ms  6 grace us  7 record ttl ms  8 limit
+-- Returns FOLLOW, or LEAD and four numbers: overdue, requeued, dead, us that Redis stood still (0 mostly);
+--   then the consumers whose lease ran out.
+local group, prefix, replies, me = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local grace, ttl, limit = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+lift_oom(KEYS[1])
+if redis.call('GET', KEYS[4]) ~= me and not redis.call('SET', KEYS[4], me, 'NX', 'PX', ARGV[5]) then return {'FOLLOW'} end
+redis.call('PEXPIRE', KEYS[4], ARGV[5])
+local t = now_us()
+local last = tonumber(redis.call('GET', KEYS[3]) or '0')
+redis.call('SET', KEYS[3], int(t), 'PX', 86400000)
+
+-- Lease clocks stop while Redis stands still: nobody could renew, so nobody is dead for that.
+local gap = t - last
+if last > 0 and gap > grace then
+  for _, c in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 'XX', int(t + grace), c) end
+  return {'LEAD', '0', '0', '0', int(gap)}
+end
+
+local overdue, requeued, dead, lost = 0, 0, 0, {}
+local function finish(rid, R, h, status, verdict)  -- h: st, q, sid, gw
+  redis.call('XACK', h[2], group, h[3]); redis.call('XDEL', h[2], h[3])
+  redis.call('ZREM', KEYS[2], rid)
+  redis.call('HDEL', R, 'p')
+  redis.call('HSET', R, 'st', status, 'res', verdict)
+  redis.call('PEXPIRE', R, ttl)
+  redis.call('XADD', replies .. h[4], 'NOMKSTREAM', '*', rid, verdict)
+end
+
+for _, rid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(t), 'LIMIT', 0, limit)) do
+  local R = prefix .. rid
+  local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw')
+  if h[1] and not terminal(h[1]) then
+    finish(rid, R, h, 'EXPIRED', '!deadline|the deadline passed before an answer was ready; nothing will be computed for it any more')
+    overdue = overdue + 1
+  else
+    redis.call('ZREM', KEYS[2], rid)
+  end
+end
+
+for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT', 0, 8)) do
+  local left = false
+  for k = 5, #KEYS do
+    local pending = redis.pcall('XPENDING', KEYS[k], group, '-', '+', limit, c)
+    if pending.err then pending = {} end  -- no group (a wiped Redis): nothing is held
+    if #pending >= limit then left = true end
+    for _, e in ipairs(pending) do
+      local entry = redis.call('XRANGE', KEYS[k], e[1], e[1])
+      redis.call('XACK', KEYS[k], group, e[1]); redis.call('XDEL', KEYS[k], e[1])
+      if #entry > 0 then
+        local rid = entry[1][2][2]
+        local R = prefix .. rid
+        local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw', 'a', 'ma', 'v', 'ct', 'tp', 'ts', 'g3')
+        if h[1] and not terminal(h[1]) and h[3] == e[1] then
+          if tonumber(h[5]) >= tonumber(h[6]) then
+            finish(rid, R, h, 'DEAD', '!crashed|each of its ' .. h[5] .. ' attempts was lost with the worker that ran it')
+            dead = dead + 1
+          else
+            local sid = redis.call('XADD', KEYS[5], '*', 'r', rid, 'v', h[7], 'ct', h[8], 'tp', h[9], 'ts', h[10], 'g3', h[11])
+            redis.call('HSET', R, 'st', 'QUEUED', 'q', KEYS[5], 'sid', sid)
+            redis.call('HDEL', R, 'own')
+            requeued = requeued + 1
+          end
+        end
+      end
+    end
+    -- Only an empty consumer may go: deleting one drops its pending entries silently.
+    if #pending < limit then redis.pcall('XGROUP', 'DELCONSUMER', KEYS[k], group, c) end
+  end
+  if not left then redis.call('ZREM', KEYS[1], c); lost[#lost + 1] = c end
+end
+return {'LEAD', int(overdue), int(requeued), int(dead), '0', unpack(lost)}

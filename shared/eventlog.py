@@ -1,0 +1,150 @@
+"""The event log: typed records to JSON lines, written by a thread so that neither the event loop nor the device waits.
+
+Records go through structlog: one processor adds the envelope, the last one renders the line, and the logger at the end
+of the chain is a bounded queue. When it is full the record is dropped and counted; the count is written as an `evt`
+of kind `log_drop` as soon as there is room. A file is rotated by size and the oldest rotated ones are deleted, so the
+disk a process may use is bounded too. Nothing is synced: a killed process loses at most the last flush interval.
+"""
+
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from shared import clock
+from shared.events import LOG_VERSION, Bye, Event, Evt
+
+FLUSH_INTERVAL_S = 0.05
+QUEUE_MAX = 100_000
+FILE_BYTES_MAX = 64 << 20
+FILES_MAX = 16
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EventLog:
+    """Writes `DIRECTORY/PROC-INST.jsonl`. Give it to whoever has facts to tell; `close` it last."""
+
+    def __init__(
+        self,
+        directory: Path,
+        proc: str,
+        inst: str,
+        *,
+        queue_max: int = QUEUE_MAX,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        files_max: int = FILES_MAX,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{proc}-{inst}.jsonl"
+        self.dropped = 0
+        self._sink = _Sink(self.path, queue_max, file_bytes_max, files_max)
+        static = {
+            "v": LOG_VERSION,
+            "host": socket.gethostname(),
+            "clock": clock.clock_id(),
+            "pid": os.getpid(),
+            "proc": proc,
+            "inst": inst,
+        }
+        self._prefix = _encode(static)[:-1]
+        self._seq = 0
+        self._seq_lock = threading.Lock()
+        # No level, no context: a record is a fact, not a message.
+        self._log = structlog.BoundLoggerBase(self._sink, [self._render], {})
+
+    def write(self, record: Event) -> None:
+        """Note a fact; never blocks, from any thread."""
+        if self._sink.full:
+            with self._seq_lock:
+                self._seq += 1  # the gap in the numbers tells of the loss, too
+                self.dropped += 1
+            return
+        if self.dropped:
+            self._note_drops()
+        self._log._proxy_to_logger("write", None, record=record)
+
+    def _note_drops(self) -> None:
+        with self._seq_lock:
+            dropped, self.dropped = self.dropped, 0
+        now = clock.now_ns()
+        self._log._proxy_to_logger("write", None, record=Evt("log_drop", now, now, {"lines": dropped}))
+
+    def _render(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[bytes], dict[str, Any]]:
+        with self._seq_lock:
+            self._seq += 1
+            seq = self._seq
+        stamp = b',"seq":%d,"mono":%d,"wall_us":%d,' % (seq, clock.now_ns(), clock.wall_us())
+        return (b"".join((self._prefix, stamp, _encode(event["record"])[1:], b"\n")),), {}
+
+    def close(self, reason: str) -> None:
+        """Write the farewell, flush everything and stop the thread."""
+        if self.dropped:
+            self._note_drops()
+        self.write(Bye(reason))
+        self._sink.close()
+
+
+class _Sink:
+    """The bounded queue and the thread behind it."""
+
+    def __init__(self, path: Path, queue_max: int, file_bytes_max: int, files_max: int) -> None:
+        self._path = path
+        self._lines: deque[bytes] = deque()
+        self._queue_max = queue_max
+        self._file_bytes_max = file_bytes_max
+        self._files_max = files_max
+        self._rotated: deque[Path] = deque()
+        self._rotations = 0
+        self._file = path.open("ab", buffering=0)
+        self._size = self._file.tell()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="event log", daemon=True)
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        return len(self._lines) >= self._queue_max
+
+    def write(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    def _run(self) -> None:
+        while not self._stop.wait(FLUSH_INTERVAL_S):
+            self._flush()
+        self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        while self._lines:
+            count = min(len(self._lines), 5_000)
+            block = b"".join([self._lines.popleft() for _ in range(count)])
+            try:
+                self._file.write(block)
+            except OSError:
+                # A full disk must not take the service down; the gap in `seq` shows what is missing.
+                return
+            self._size += len(block)
+            if self._size >= self._file_bytes_max:
+                self._rotate()
+
+    def _rotate(self) -> None:
+        self._rotations += 1
+        old = self._path.with_name(f"{self._path.stem}.{self._rotations:06d}.jsonl")
+        self._file.close()
+        self._path.rename(old)
+        self._rotated.append(old)
+        while len(self._rotated) >= self._files_max:
+            self._rotated.popleft().unlink(missing_ok=True)
+        self._file = self._path.open("ab", buffering=0)
+        self._size = 0
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()

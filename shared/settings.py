@@ -1,0 +1,137 @@
+"""Settings: declared once, read from flags, the environment and a file, checked together, all mistakes reported at once.
+
+Precedence: command-line flag, environment variable `TAILRACE_<NAME>`, `--config FILE` (TOML), default. A variable or a
+key that no setting has is a mistake too, so that a typing error cannot pass as "no effect".
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shared.errors import SettingsError
+
+ENV_PREFIX = "TAILRACE_"
+
+
+def setting(default: Any, help: str, *, min: float | None = None, max: float | None = None) -> Any:
+    """A dataclass field with its help text and bounds."""
+    return field(default=default, metadata={"help": help, "min": min, "max": max})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommonSettings:
+    """What every process has."""
+
+    redis: str = setting("redis://127.0.0.1:6379/0", "URL of the Redis or Valkey server: redis://, rediss:// or unix://.")
+    log_dir: str = setting(".tailrace/logs", "Directory of the event logs (JSON lines).")
+    log_level: str = setting("info", "Least level of the logs for people: debug, info, warning or error.")
+    lease_s: float = setting(5.0, "A worker silent for this long is taken for dead and its requests are handed on.", min=0.5)
+    drain_s: float = setting(30.0, "How long a process that was told to stop may finish what it holds.", min=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewaySettings(CommonSettings):
+    """The gateway's settings."""
+
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
+    port: int = setting(8000, "TCP port to listen on; 0 takes a free one.", min=0, max=65535)
+    request_timeout_s: float = setting(60.0, "Deadline of a request that names none, and the longest one may name.", min=0.001)
+    body_bytes_max: int = setting(64 << 20, "Largest request body, decompressed.", min=1)
+    inflight_max: int = setting(20_000, "Most requests a gateway holds at once; more are refused with 429.", min=1)
+    inflight_bytes_max: int = setting(1 << 30, "Most bytes of bodies a gateway holds at once; more are refused with 429.", min=1)
+    queue_max: int = setting(10_000, "Most requests queued or running for one model version; more are refused with 429.", min=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings(CommonSettings):
+    """The worker's settings."""
+
+    model_repository: str = setting("", "Directory NAME/VERSION/ of models; empty serves the demo models.")
+    models: str = setting("", "Names of the models to serve, with commas between; empty serves all.")
+    device: str = setting("cpu", "Device to run on: cpu, cuda, or cuda:N.")
+    threads: int = setting(1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1)
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def load(
+    kind: type[S],
+    *,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+) -> S:
+    """Build the settings of one process. Raises SettingsError with every mistake found.
+
+    `flags` holds only what was given on the command line. Variables of the other process kinds are accepted.
+    """
+    mistakes: list[str] = []
+    own = {f.name: f for f in fields(kind)}
+    known = {f.name for k in (GatewaySettings, WorkerSettings) for f in fields(k)} | {"config"}
+    values: dict[str, tuple[str, Any]] = {}
+    for name, value in _read_file(config, mistakes).items():
+        if name in known:
+            values[name] = (f"{name} in {config}", value)
+        else:
+            mistakes.append(f"{config}: there is no setting '{name}'{_nearest(name, known)}")
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX):
+            continue
+        name = variable.removeprefix(ENV_PREFIX).lower()
+        if name in known:
+            values[name] = (variable, text)
+        else:
+            mistakes.append(f"{variable}: there is no such setting{_nearest(name, known, upper=True)}")
+    for name, value in flags.items():
+        if value is not None:
+            values[name] = (f"--{name.replace('_', '-')}", value)
+    checked = {
+        name: _check(values[name][0], values[name][1], own[name], mistakes) for name in own.keys() & values.keys()
+    }
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
+    return kind(**checked)
+
+
+def _read_file(config: Path | None, mistakes: list[str]) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        return tomllib.loads(config.read_text())
+    except OSError as e:
+        mistakes.append(f"--config: {config} cannot be read: {e.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        mistakes.append(f"--config: {config} is not TOML: {e}")
+    return {}
+
+
+def _nearest(name: str, known: set[str], *, upper: bool = False) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    if not close:
+        return ""
+    return f"; did you mean {ENV_PREFIX + close[0].upper() if upper else close[0]!r}?"
+
+
+def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
+    wanted = {"int": int, "float": float, "str": str}[declared.type if isinstance(declared.type, str) else declared.type.__name__]
+    try:
+        if isinstance(value, bool) or (wanted is int and isinstance(value, float)):
+            raise ValueError
+        converted = wanted(value)
+    except (TypeError, ValueError):
+        mistakes.append(f"{where}={value!r}: send a{'n integer' if wanted is int else ' number'}")
+        return value
+    low, high = declared.metadata["min"], declared.metadata["max"]
+    if low is not None and converted < low:
+        mistakes.append(f"{where}={value}: set at least {low}")
+    if high is not None and converted > high:
+        mistakes.append(f"{where}={value}: set at most {high}")
+    if declared.name == "log_level" and converted not in ("debug", "info", "warning", "error"):
+        mistakes.append(f"{where}={value!r}: choose debug, info, warning or error")
+    if declared.name == "redis" and not str(converted).startswith(("redis://", "rediss://", "unix://")):
+        mistakes.append(f"{where}={value!r}: begin it with redis://, rediss:// or unix://")
+    return converted
