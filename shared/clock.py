@@ -37,7 +37,7 @@ def clock_id() -> str:
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.stat("/proc/self/ns/time").st_ino
+        namespace = Path("/proc/self/ns/time").stat().st_ino
     except OSError:
         # No Linux /proc: claim no shared clock at all rather than a wrong one.
         return f"pid-{os.getpid()}"

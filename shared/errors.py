@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class ErrorKind(Enum):
-    """Every way a request can end without an answer: the code on the wire and in the logs, the status, may a retry help."""
+    """Every way a request can end without an answer: its code on the wire and in logs, its status, may a retry help."""
 
     BAD_REQUEST = ("bad_request", 400, False)
     NOT_FOUND = ("not_found", 404, False)

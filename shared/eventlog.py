@@ -76,7 +76,9 @@ class EventLog:
         now = clock.now_ns()
         self._log._proxy_to_logger("write", None, record=Evt("log_drop", now, now, {"lines": dropped}))
 
-    def _render(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[bytes], dict[str, Any]]:
+    def _render(
+        self, _logger: Any, _method: str, event: MutableMapping[str, Any]
+    ) -> tuple[tuple[bytes], dict[str, Any]]:
         with self._seq_lock:
             self._seq += 1
             seq = self._seq

@@ -74,7 +74,10 @@ class Clk(msgspec.Struct, frozen=True, tag_field="t", tag="clk"):
 
 
 class Req(msgspec.Struct, frozen=True, tag_field="t", tag="req", omit_defaults=True):
-    """One request as its gateway saw it, the worker's stamps included: this line alone holds the whole timeline."""
+    """One request as its gateway saw it, the worker's stamps included: this line alone holds the whole timeline.
+
+    An HTTP request that became several `parts` has the stamps of the one answered last: `part` is that one's id.
+    """
 
     id: str
     trace_id: str
@@ -122,6 +125,8 @@ class Req(msgspec.Struct, frozen=True, tag_field="t", tag="req", omit_defaults=T
     entry_id: str = ""
     submits: int = 0
     inflight: int = 0
+    parts: int = 0
+    part: str = ""
     error_code: str = ""
     error: str = ""
 

@@ -13,7 +13,9 @@ FLEET_WORKERS = f"{PREFIX}:{{fleet}}:workers"
 FLEET_LEASES = f"{PREFIX}:{{fleet}}:leases"
 """Sorted set: worker -> expiry by Redis' clock, microseconds."""
 FLEET_VERSION = f"{PREFIX}:{{fleet}}:version"
-"""Counter that moves when a worker joins, changes or leaves."""
+"""Moves (a time) when a worker joins, changes or leaves, or a model is withdrawn or offered."""
+FLEET_UNLOADED = f"{PREFIX}:{{fleet}}:unloaded"
+"""Set: models that an operator withdrew from the clients."""
 
 
 @dataclass(frozen=True, slots=True)

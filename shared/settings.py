@@ -1,4 +1,4 @@
-"""Settings: declared once, read from flags, the environment and a file, checked together, all mistakes reported at once.
+"""Settings: declared once, read from flags, environment and file, checked together, all mistakes reported at once.
 
 Precedence: command-line flag, environment variable `TAILRACE_<NAME>`, `--config FILE` (TOML), default. A variable or a
 key that no setting has is a mistake too, so that a typing error cannot pass as "no effect".
@@ -25,10 +25,14 @@ def setting(default: Any, help: str, *, min: float | None = None, max: float | N
 class CommonSettings:
     """What every process has."""
 
-    redis: str = setting("redis://127.0.0.1:6379/0", "URL of the Redis or Valkey server: redis://, rediss:// or unix://.")
+    redis: str = setting(
+        "redis://127.0.0.1:6379/0", "URL of the Redis or Valkey server: redis://, rediss:// or unix://."
+    )
     log_dir: str = setting(".tailrace/logs", "Directory of the event logs (JSON lines).")
     log_level: str = setting("info", "Least level of the logs for people: debug, info, warning or error.")
-    lease_s: float = setting(5.0, "A worker silent for this long is taken for dead and its requests are handed on.", min=0.5)
+    lease_s: float = setting(
+        5.0, "A worker silent for this long is taken for dead and its requests are handed on.", min=0.5
+    )
     drain_s: float = setting(30.0, "How long a process that was told to stop may finish what it holds.", min=0)
 
 
@@ -38,11 +42,17 @@ class GatewaySettings(CommonSettings):
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
     port: int = setting(8000, "TCP port to listen on; 0 takes a free one.", min=0, max=65535)
-    request_timeout_s: float = setting(60.0, "Deadline of a request that names none, and the longest one may name.", min=0.001)
+    request_timeout_s: float = setting(
+        60.0, "Deadline of a request that names none, and the longest one may name.", min=0.001
+    )
     body_bytes_max: int = setting(64 << 20, "Largest request body, decompressed.", min=1)
     inflight_max: int = setting(20_000, "Most requests a gateway holds at once; more are refused with 429.", min=1)
-    inflight_bytes_max: int = setting(1 << 30, "Most bytes of bodies a gateway holds at once; more are refused with 429.", min=1)
-    queue_max: int = setting(10_000, "Most requests queued or running for one model version; more are refused with 429.", min=1)
+    inflight_bytes_max: int = setting(
+        1 << 30, "Most bytes of bodies a gateway holds at once; more are refused with 429.", min=1
+    )
+    queue_max: int = setting(
+        10_000, "Most requests queued or running for one model version; more are refused with 429.", min=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +62,9 @@ class WorkerSettings(CommonSettings):
     model_repository: str = setting("", "Directory NAME/VERSION/ of models; empty serves the demo models.")
     models: str = setting("", "Names of the models to serve, with commas between; empty serves all.")
     device: str = setting("cpu", "Device to run on: cpu, cuda, or cuda:N.")
-    threads: int = setting(1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1)
+    threads: int = setting(
+        1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1
+    )
 
 
 S = TypeVar("S", bound=CommonSettings)
@@ -117,7 +129,9 @@ def _nearest(name: str, known: set[str], *, upper: bool = False) -> str:
 
 
 def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
-    wanted = {"int": int, "float": float, "str": str}[declared.type if isinstance(declared.type, str) else declared.type.__name__]
+    wanted = {"int": int, "float": float, "str": str}[
+        declared.type if isinstance(declared.type, str) else declared.type.__name__
+    ]
     try:
         if isinstance(value, bool) or (wanted is int and isinstance(value, float)):
             raise ValueError

@@ -6,13 +6,14 @@ bit patterns. BYTES elements are a 4-byte little-endian length and the bytes, co
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import BadRequest
 
-DTYPES: dict[str, np.dtype] = {  # type: ignore[type-arg]
+DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
     "UINT16": np.dtype("<u2"),
@@ -84,7 +85,9 @@ def _bytes_elements(data: memoryview | bytes, shape: Sequence[int], name: str) -
     at = 0
     for i in range(count):
         if at + 4 > len(view):
-            raise BadRequest(f"input '{name}': unexpected size for input: the bytes end inside the length of element {i}")
+            raise BadRequest(
+                f"input '{name}': unexpected size for input: the bytes end inside the length of element {i}"
+            )
         length = int.from_bytes(view[at : at + 4], "little")
         at += 4
         if at + length > len(view):
@@ -95,5 +98,7 @@ def _bytes_elements(data: memoryview | bytes, shape: Sequence[int], name: str) -
         array[i] = bytes(view[at : at + length])
         at += length
     if at != len(view):
-        raise BadRequest(f"input '{name}': unexpected additional input data: {len(view) - at} bytes after element {count - 1}")
+        raise BadRequest(
+            f"input '{name}': unexpected additional input data: {len(view) - at} bytes after element {count - 1}"
+        )
     return array.reshape(shape)

@@ -9,7 +9,12 @@ gateway's clock, known to lie in [lo, hi] and exactly 0 on one host, is used onl
 
 The moment Redis had it is only known to lie between g3 and g4 (or w1, if that came first); half of that gap is the
 stated uncertainty of `uplink`. Time between the first delivery and the last, when a worker died with the request,
-is `lost_attempt`. Where theta is too uncertain the hop stays in one piece, called `unexplained`.
+is `lost_attempt`: it ends at w1, and what is left of the way there is `stream_wait` (the last worker asked many times
+while a dead one held the request, so its w0 says nothing, and the read path cannot be told apart).
+Where theta is too uncertain the hop stays in one piece, called `unexplained`, less the lost attempt, which Redis' own
+clock measured.
+
+A stamp of 0 was not reached: the time until the next one that was goes to the segment that one ends.
 """
 
 from collections.abc import Sequence
@@ -31,8 +36,8 @@ CLASS_OF: dict[str, Class] = {
     "pre": Class.OVERHEAD,
     "gw_loop": Class.OVERHEAD,
     "uplink": Class.TRANSFER,
-    "lost_attempt": Class.OVERHEAD,
     "stream_wait": Class.QUEUE,
+    "lost_attempt": Class.OVERHEAD,
     "deliver": Class.TRANSFER,
     "pull": Class.OVERHEAD,
     "batch_wait": Class.QUEUE,
@@ -83,8 +88,9 @@ class Timeline:
 
     @property
     def e2e_ns(self) -> int:
-        """From the first stamp to the last one reached."""
-        return max(self.g) - self.g[0]
+        """From the first stamp to the last one reached; g4 is beside the way: it may come after the answer."""
+        g0, g1, g2, g3, _, g5, g6, g7, g8 = self.g
+        return (g8 or g7 or g6 or g5 or g3 or g2 or g1 or g0) - g0
 
 
 def segments(t: Timeline) -> list[Segment]:
@@ -94,44 +100,45 @@ def segments(t: Timeline) -> list[Segment]:
     finding, never hidden.
     """
     g0, g1, g2, g3, g4, g5, g6, g7, g8 = t.g
-    out: list[Segment] = []
-    at = g0
-
-    def until(name: str, stamp_ns: int) -> None:
-        nonlocal at
-        if stamp_ns:
-            if stamp_ns != at:
-                out.append(Segment(name, stamp_ns - at))
-            at = stamp_ns
-
-    until("recv", g1)
-    until("pre", g2)
-    until("gw_loop", g3)
-    if g5:
-        if t.w[8]:
-            out += _hop_and_worker(t, g3, g4, g5)
-        elif g3:
-            out.append(Segment("no_answer", g5 - at))
-        else:
-            out.append(Segment("gw_loop", g5 - at))
+    out, at = _chain(g0, (("recv", g1), ("pre", g2), ("gw_loop", g3)))
+    if g5 and g3 and t.w[8]:
+        out += _hop_and_worker(t, g3, g4, g5)
         at = g5
-    until("gw_wake", g6)
-    until("render", g7)
-    until("respond", g8)
+    elif g3:
+        # Nobody answered. The handler stopped waiting at the next stamp there is; on a disconnect that may be g8.
+        waited, at = _chain(at, (("no_answer", g5 or g6 or g7 or g8),))
+        out += waited
+    else:
+        early, at = _chain(at, (("gw_loop", g5),))
+        out += early
+    out += _chain(at, (("gw_wake", g6), ("render", g7), ("respond", g8)))[0]
     return [s for s in out if s.ns]
+
+
+def _chain(at: int, stamps: Sequence[tuple[str, int]]) -> tuple[list[Segment], int]:
+    """A segment up to each stamp that was reached, and the last stamp reached."""
+    out = []
+    for name, stamp_ns in stamps:
+        if stamp_ns:
+            out.append(Segment(name, stamp_ns - at))
+            at = stamp_ns
+    return out, at
 
 
 def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = t.w
-    inside = [
-        Segment("pull", w2 - w1),
-        Segment("batch_wait", w3 - w2),
-        Segment("dispatch", w4 - w3),
-        Segment("collate", w5 - w4),
-        Segment("forward", w6 - w5),
-        Segment("post", w7 - w6),
-        Segment("out_loop", w8 - w7),
-    ]
+    inside, _ = _chain(
+        w1,
+        (
+            ("pull", w2),
+            ("batch_wait", w3),
+            ("dispatch", w4),
+            ("collate", w5),
+            ("forward", w6),
+            ("post", w7),
+            ("out_loop", w8),
+        ),
+    )
     hop_ns = (g5 - g3) - (w8 - w1)
     # Causality narrows the offset further: nothing arrives before it was sent, in either direction.
     lo = max(t.theta_lo_ns, w8 - g5)
@@ -141,20 +148,25 @@ def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
     theta = (lo + hi) // 2
     theta_error = (hi - lo + 1) // 2
     if theta_error > THETA_UNCERTAINTY_MAX * t.e2e_ns:
-        return [Segment("unexplained", hop_ns, theta_error), *inside]
+        lost = max(0, min(t.lost_ns, hop_ns))
+        return [Segment("lost_attempt", lost), Segment("unexplained", hop_ns - lost, theta_error), *inside]
 
     sent = g3 + theta
     has_it_latest = max(sent, min(g4 + theta, w1)) if g4 else max(sent, w1)
     has_it = (sent + has_it_latest) // 2
     error = (has_it_latest - sent + 1) // 2 + theta_error
-    asked = min(max(w0, has_it), w1)
-    waited = asked - has_it
-    lost = min(t.lost_ns, waited)
+    if t.lost_ns:
+        lost = max(0, min(t.lost_ns, w1 - has_it))
+        waited, deliver = max(0, w1 - has_it) - lost, min(0, w1 - has_it)
+    else:
+        lost = 0
+        asked = max(min(w0, w1), has_it)
+        waited, deliver = asked - has_it, w1 - asked
     return [
         Segment("uplink", has_it - sent, error),
-        Segment("lost_attempt", lost),
-        Segment("stream_wait", waited - lost, error if waited else 0),
-        Segment("deliver", w1 - asked, 0 if waited else error),
+        Segment("stream_wait", waited, error if waited else 0),
+        Segment("lost_attempt", lost, 0 if waited or not lost else error),
+        Segment("deliver", deliver, 0 if waited else error),
         *inside,
         Segment("downlink", g5 + theta - w8, theta_error),
     ]

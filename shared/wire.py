@@ -195,4 +195,3 @@ def decode_worker(data: bytes) -> WorkerDescriptor:
         return _worker_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise WireError(f"not a worker's descriptor: {e}") from e
-

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.broker import scripts
 from shared.broker.connection import Argument, Connection, ReplyError
-from shared.keys import FLEET_LEASES, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
+from shared.keys import FLEET_LEASES, FLEET_UNLOADED, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
 from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
 
 RECORD_TTL_MS = 120_000
@@ -38,7 +38,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A request as a worker gets it, once per attempt. `left_us`: until its deadline; `lost_us`: since its first start."""
+    """A request as a worker gets it, once per attempt.
+
+    `left_us`: until its deadline; `lost_us`: since its first start; `waited_us`: since it was accepted.
+    """
 
     id: str
     lane: str
@@ -46,6 +49,7 @@ class Delivery:
     attempt: int
     left_us: int
     lost_us: int
+    waited_us: int
     gateway: str
     schema: int
     content_type: str
@@ -116,7 +120,7 @@ async def fetch(
 
 
 def _delivery(item: list[bytes]) -> Delivery:
-    rid, lane, sid, attempt, left, lost, gateway, schema, content_type, tp, ts, sent, payload = item
+    rid, lane, sid, attempt, left, lost, waited, gateway, schema, content_type, tp, ts, sent, payload = item
     return Delivery(
         id=rid.decode(),
         lane=lane.decode(),
@@ -124,6 +128,7 @@ def _delivery(item: list[bytes]) -> Delivery:
         attempt=int(attempt),
         left_us=int(left),
         lost_us=int(lost),
+        waited_us=int(waited),
         gateway=gateway.decode(),
         schema=int(schema),
         content_type=content_type.decode(),
@@ -144,13 +149,21 @@ async def ensure_groups(c: Connection, queue: Queue) -> None:
                 raise
 
 
-async def wait_for_entries(c: Connection, queues: Sequence[Queue], consumer: str, *, block_ms: int) -> dict[Queue, list[Entry]]:
+async def ring(c: Connection, queues: Sequence[Queue], *, block_ms: int) -> None:
+    """Return when an entry arrives in some queue, or `block_ms` passed, and take nothing: idle workers go first."""
+    lanes = [lane for queue in queues for lane in queue.lanes]
+    await c.call("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *["$"] * len(lanes))
+
+
+async def wait_for_entries(
+    c: Connection, queues: Sequence[Queue], consumer: str, *, block_ms: int
+) -> dict[Queue, list[Entry]]:
     """Block on a connection of its own until some queue has work, or `block_ms` passed. The entries are then ours."""
     by_lane = {lane.encode(): (queue, lane) for queue in queues for lane in queue.lanes}
     lanes = list(by_lane)
-    command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1, "BLOCK", block_ms, "STREAMS", *lanes, *[">"] * len(lanes))
+    group: list[Argument] = ["GROUP", GROUP, consumer, "COUNT", 1, "BLOCK", block_ms]
     try:
-        reply = await c.call(*command)
+        reply = await c.call("XREADGROUP", *group, "STREAMS", *lanes, *[">"] * len(lanes))
     except ReplyError as e:
         # The group is gone (a wiped Redis), or the read was unblocked by a failover: the caller just asks again.
         if e.code not in ("NOGROUP", "UNBLOCKED"):
@@ -165,7 +178,9 @@ async def own_entries(c: Connection, queue: Queue, consumer: str) -> list[Entry]
     """What Redis holds for this worker: after a lost reply, some of it may be news."""
     by_lane = {lane.encode(): (queue, lane) for lane in queue.lanes}
     try:
-        reply = await c.call("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1000, "STREAMS", *by_lane, *["0"] * len(by_lane))
+        reply = await c.call(
+            "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1000, "STREAMS", *by_lane, *["0"] * len(by_lane)
+        )
     except ReplyError as e:
         if e.code != "NOGROUP":
             raise
@@ -184,7 +199,12 @@ def _entries(reply: Any, by_lane: dict[bytes, tuple[Queue, str]]) -> dict[Queue,
 
 
 async def complete(
-    c: Connection, queue: Queue, answers: Sequence[Answer], counters: dict[str, int], *, inline_max: int = INLINE_BYTES_MAX
+    c: Connection,
+    queue: Queue,
+    answers: Sequence[Answer],
+    counters: dict[str, int],
+    *,
+    inline_max: int = INLINE_BYTES_MAX,
 ) -> list[str]:
     """Hand in answers and count the batch. Returns OK, OKDUP, STALE or GONE for each."""
     args: list[Argument] = [GROUP, queue.records, queue.reply_prefix, RECORD_TTL_MS, inline_max, len(counters)]
@@ -247,7 +267,10 @@ async def listen(c: Connection, queue: Queue, gateway: str) -> bool:
 async def read_replies(
     c: Connection, streams: dict[Queue, str], gateway: str, *, block_ms: int, count: int = 512
 ) -> list[tuple[Queue, str, list[tuple[str, bytes]]]]:
-    """Block until answers come, or `block_ms` passed. `streams`: last entry read, by queue. Returns (queue, entry id, answers)."""
+    """Block until answers come, or `block_ms` passed.
+
+    `streams` is the last entry read, by queue. Returns (queue, entry id, answers by request id).
+    """
     names = {queue.replies(gateway).encode(): queue for queue in streams}
     reply = await c.call("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", *names, *streams.values())
     found = []
@@ -263,13 +286,32 @@ async def announce(c: Connection, worker: str, descriptor: bytes, *, lease_us: i
     await scripts.run(c, "announce", (FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION), (worker, lease_us, descriptor))
 
 
-async def survey(c: Connection, known: str) -> tuple[str, dict[str, bytes] | None]:
-    """The fleet's directory: its version, and the descriptors by worker, None when `known` is still right."""
-    reply = await scripts.run(c, "survey", (FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION), (known,))
-    version = reply[0].decode()
-    if version == known:
-        return version, None
-    return version, {reply[i].decode(): reply[i + 1] for i in range(1, len(reply), 2)}
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet's directory: descriptors by worker, and the models withdrawn from the clients."""
+
+    version: str
+    workers: dict[str, bytes]
+    unloaded: frozenset[str]
+
+
+async def survey(c: Connection, known: str) -> Fleet | None:
+    """Who is there. None when the version `known` is still right."""
+    keys = (FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION, FLEET_UNLOADED)
+    reply = await scripts.run(c, "survey", keys, (known,))
+    if len(reply) == 1:
+        return None
+    version, unloaded, workers = reply
+    return Fleet(
+        version.decode(),
+        {workers[i].decode(): workers[i + 1] for i in range(0, len(workers), 2)},
+        frozenset(m.decode() for m in unloaded),
+    )
+
+
+async def offer(c: Connection, model: str, *, offered: bool) -> None:
+    """Withdraw a model from the clients of all gateways, or offer it again."""
+    await scripts.run(c, "offer", (FLEET_UNLOADED, FLEET_VERSION), (model, int(offered)))
 
 
 async def depths(c: Connection, queues: Sequence[Queue]) -> dict[str, int]:

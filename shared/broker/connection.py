@@ -15,13 +15,12 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 from redis.asyncio.connection import parse_url
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from shared import clock
+from shared import clock, humanlog
 
 Argument = bytes | str | int | memoryview
 
@@ -31,6 +30,7 @@ DEAD_AFTER_S = 3.0
 UNANSWERED_MAX = 20_000
 BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.5
+TELL_AGAIN_S = 10.0
 
 
 class BrokerError(Exception):
@@ -122,12 +122,18 @@ class Connection:
         return self._protocol.send(command)
 
     async def _keep_connected(self) -> None:
-        backoff_s = BACKOFF_FIRST_S
+        backoff_s, told_at_ns = BACKOFF_FIRST_S, 0
         while True:
             try:
                 lost = await self._connect()
                 backoff_s = BACKOFF_FIRST_S
-            except (OSError, BrokerError, TimeoutError, RedisConnectionError):
+            except (OSError, BrokerError, TimeoutError) as e:
+                if not told_at_ns or clock.now_ns() - told_at_ns > TELL_AGAIN_S * 1e9:
+                    told_at_ns = clock.now_ns()
+                    reason = str(e) or type(e).__name__
+                    humanlog.get().warning(
+                        "cannot reach Redis; trying on", url=_without_password(self.url), reason=reason
+                    )
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(BACKOFF_MAX_S, backoff_s * 2)
                 continue
@@ -156,7 +162,9 @@ class Connection:
                 _, protocol = await loop.create_unix_connection(make, o["path"])
             else:
                 tls = ssl.create_default_context() if self.url.startswith("rediss://") else None
-                _, protocol = await loop.create_connection(make, o.get("host", "localhost"), o.get("port", 6379), ssl=tls)
+                _, protocol = await loop.create_connection(
+                    make, o.get("host", "localhost"), o.get("port", 6379), ssl=tls
+                )
             try:
                 await self._greet(protocol)
                 self._protocol = protocol
@@ -218,8 +226,7 @@ class _Protocol(asyncio.Protocol):
         self.heard_at_ns = clock.now_ns()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not say so themselves
 
     def send(self, command: Sequence[Argument]) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -229,7 +236,7 @@ class _Protocol(asyncio.Protocol):
         if len(self.waiting) >= UNANSWERED_MAX:
             future.set_exception(Busy(f"{UNANSWERED_MAX} commands are unanswered by Redis already"))
             return future
-        packed = hiredis.pack_command(tuple(command))
+        packed = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub means any length
         if not self._unsent:
             self._loop.call_soon(self._flush)
         if not self.waiting:
@@ -284,4 +291,3 @@ class _Protocol(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,8 @@ class EmbeddedRedis:
     directory: Path
     appendonly: bool = True
     binary: str = ""
+    preexec: Callable[[], None] | None = None
+    """Runs in the child before the server does."""
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -64,7 +67,9 @@ class EmbeddedRedis:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory.chmod(0o700)
         if len(str(self.socket)) > SOCKET_PATH_MAX:
-            raise NoRedis(f"the path of the socket is too long for the kernel: {self.socket}; choose a shorter directory")
+            raise NoRedis(
+                f"the path of the socket is too long for the kernel: {self.socket}; choose a shorter directory"
+            )
         self.binary = self.binary or find_server()
         arguments = {
             "--port": "0",
@@ -81,14 +86,21 @@ class EmbeddedRedis:
         flat = [part for pair in arguments.items() for part in pair]
         # Its own process group: Ctrl-C must stop the gateway and the workers first, Redis last.
         self.process = await asyncio.create_subprocess_exec(
-            self.binary, *flat, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, process_group=0
+            self.binary,
+            *flat,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=self.preexec,
         )
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._wait_until_it_answers()
         except TimeoutError:
             await self.stop()
-            raise NoRedis(f"{self.binary} did not answer within {START_TIMEOUT_S:.0f} s; see {self.directory / 'redis.log'}") from None
+            raise NoRedis(
+                f"{self.binary} did not answer within {START_TIMEOUT_S:.0f} s; see {self.directory / 'redis.log'}"
+            ) from None
 
     async def _wait_until_it_answers(self) -> None:
         assert self.process is not None
@@ -96,7 +108,9 @@ class EmbeddedRedis:
         try:
             while True:
                 if self.process.returncode is not None:
-                    raise NoRedis(f"{self.binary} stopped with {self.process.returncode}; see {self.directory / 'redis.log'}")
+                    raise NoRedis(
+                        f"{self.binary} stopped with {self.process.returncode}; see {self.directory / 'redis.log'}"
+                    )
                 with contextlib.suppress(redis.RedisError, OSError):
                     await client.ping()
                     return

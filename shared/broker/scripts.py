@@ -18,6 +18,7 @@ NAMES = (
     "forget",
     "leave",
     "listen",
+    "offer",
     "peek",
     "survey",
     "tick",

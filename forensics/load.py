@@ -1,0 +1,264 @@
+"""Reading the logs: lines to typed records, with an account of every line that could not be read.
+
+A log directory holds `<proc>-<inst>.jsonl` and what was rotated away, `<proc>-<inst>.000001.jsonl`. The writers may be
+alive, or may have been killed in the middle of a line; neither is an error. What is lost is counted: a torn line, a
+line that is no record, a gap in the sequence numbers of a process.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar, cast, get_args
+
+import msgspec
+
+from shared.events import Envelope, Event, Req, Wreq
+
+R = TypeVar("R", bound=Event)
+"""A type of record."""
+
+TAGS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Event)}
+"""Every type of record by its tag."""
+
+ALL: frozenset[type[Event]] = frozenset(TAGS.values())
+
+PART_CHARS_MIN = 6
+"""A piece of an id must be at least this long to stand for it."""
+
+_envelope_decoder = msgspec.json.Decoder(Envelope)
+_decoders = {tag: msgspec.json.Decoder(kind) for tag, kind in TAGS.items()}
+_rotated = re.compile(r"(?P<stem>.+)\.(?P<number>\d+)\.jsonl")
+_TAG_WITHIN_BYTES = 64
+"""The envelope comes first in a line, and `t` is its second field."""
+_ENVELOPE_WITHIN_BYTES = 512
+_FAR_US = 1 << 62
+
+
+class LogLine(NamedTuple, Generic[R]):
+    """One line of a log: who wrote it, and what."""
+
+    envelope: Envelope
+    record: R
+
+    @property
+    def writer(self) -> str:
+        """The process that wrote the line, as its file is named."""
+        return f"{self.envelope.proc}-{self.envelope.inst}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What reading has met. `lost` has the missing lines per process, by the gaps of their sequence numbers."""
+
+    files: int = 0
+    lines: int = 0
+    torn: int = 0
+    bad: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+
+class Tally:
+    """Counts while lines are read; `report` says what was met so far."""
+
+    def __init__(self) -> None:
+        self.files = self.lines = self.torn = self.bad = 0
+        self._runs: dict[str, list[_Run]] = {}
+
+    def saw(self, envelope: Envelope) -> None:
+        """Note a line that could be read, to find the gaps between them."""
+        runs = self._runs.setdefault(f"{envelope.proc}-{envelope.inst}", [])
+        if not runs or envelope.t == "hello" or runs[-1].pid != envelope.pid:
+            runs.append(_Run(envelope.pid, envelope.seq, envelope.seq))
+        run = runs[-1]
+        run.first, run.last = min(run.first, envelope.seq), max(run.last, envelope.seq)
+        run.seen += 1
+
+    def report(self) -> LoadReport:
+        """The counts as a value."""
+        lost = {writer: sum(max(0, r.last - r.first + 1 - r.seen) for r in runs) for writer, runs in self._runs.items()}
+        return LoadReport(self.files, self.lines, self.torn, self.bad, {w: n for w, n in lost.items() if n})
+
+
+@dataclass(slots=True)
+class _Run:
+    """One life of a process: from its hello on, sequence numbers count up by one."""
+
+    pid: int
+    first: int
+    last: int
+    seen: int = 0
+
+
+def log_files(paths: Iterable[Path]) -> list[Path]:
+    """The files to read, each process' from the oldest to the newest; a folder stands for every log in it."""
+    found = [file for path in paths for file in (path.glob("*.jsonl") if path.is_dir() else [path])]
+    return sorted(set(found), key=_age)
+
+
+def _age(path: Path) -> tuple[str, str, float]:
+    if m := _rotated.fullmatch(path.name):
+        return str(path.parent), m["stem"], int(m["number"])
+    return str(path.parent), path.name.removesuffix(".jsonl"), float("inf")
+
+
+def read_logs(
+    paths: Iterable[Path],
+    types: Collection[type[Event]] = ALL,
+    *,
+    tally: Tally | None = None,
+    needle: str = "",
+    since_us: int = 0,
+    until_us: int = 0,
+) -> Iterator[LogLine[Event]]:
+    """Every line of the wanted types, file by file, in the order written.
+
+    `needle` keeps the lines that contain this text anywhere. `since_us` and `until_us` (0 = no limit) bound the wall
+    clock at writing. What these and `types` leave out is passed over by its bytes, undecoded, which is much faster;
+    gaps in the sequence are counted only when all types are read, and within the bounds of time.
+    """
+    tally = tally or Tally()
+    wanted = {str(kind.__struct_config__.tag) for kind in types}
+    sought = msgspec.json.encode(needle)[1:-1]
+    unwanted = TAGS.keys() - wanted
+    whole = not sought and not unwanted
+    bounded = since_us > 0 or until_us > 0
+    for path in log_files(paths):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            continue  # rotated away between listing and opening
+        with file:
+            tally.files += 1
+            for line in file:
+                tally.lines += 1
+                if sought not in line or (unwanted and _tag_of(line) in unwanted):
+                    continue
+                if bounded and not since_us <= _wall_us_of(line, since_us) <= (until_us or _FAR_US):
+                    continue
+                read = _read_line(line, wanted, tally)
+                if read is None:
+                    continue
+                envelope, record = read
+                if bounded and not since_us <= envelope.wall_us <= (until_us or _FAR_US):
+                    continue
+                if whole:
+                    tally.saw(envelope)
+                if record is not None:
+                    yield LogLine(envelope, record)
+
+
+def _tag_of(line: bytes) -> str:
+    """A line's tag by its bytes alone. In JSON text a quote is escaped, so no value can look like this."""
+    start = line.find(b'"t":"', 0, _TAG_WITHIN_BYTES)
+    if start < 0:
+        return ""
+    return line[start + 5 : line.find(b'"', start + 5)].decode("utf-8", "replace")
+
+
+def _wall_us_of(line: bytes, default_us: int) -> int:
+    """When a line was written, by its bytes alone; `default_us` when that cannot be seen."""
+    start = line.find(b'"wall_us":', 0, _ENVELOPE_WITHIN_BYTES)
+    digits = line[start + 10 : start + 26]
+    return int(digits) if start >= 0 and digits.isdigit() else default_us
+
+
+def _read_line(line: bytes, wanted: Collection[str], tally: Tally) -> tuple[Envelope, Event | None] | None:
+    try:
+        return _decode(line, wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    if not line.endswith(b"\n"):
+        tally.torn += 1
+        return None
+    # A process that was killed in mid-line and started again has put its first whole line behind the torn one.
+    start = line.rfind(b'{"v":')
+    if start > 0:
+        try:
+            rescued = _decode(line[start:], wanted)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+        else:
+            tally.torn += 1
+            return rescued
+    tally.bad += 1
+    return None
+
+
+def _decode(line: bytes, wanted: Collection[str]) -> tuple[Envelope, Event | None]:
+    envelope = _envelope_decoder.decode(line)
+    if envelope.t in wanted:
+        return envelope, _decoders[envelope.t].decode(line)
+    if envelope.t not in TAGS:
+        raise msgspec.ValidationError(f"{envelope.t!r} is no record of this version")
+    return envelope, None
+
+
+class AmbiguousId(Exception):
+    """A piece of an id that fits several requests; `ids` has them."""
+
+    def __init__(self, ids: list[str]) -> None:
+        super().__init__(f"{len(ids)} requests fit")
+        self.ids = ids
+
+
+class Logs:
+    """The lines of some logs in memory, by type."""
+
+    def __init__(self, lines: Iterable[LogLine[Event]], report: LoadReport | None = None) -> None:
+        self._lines: dict[type, list[LogLine[Event]]] = {kind: [] for kind in ALL}
+        for line in lines:
+            self._lines[type(line.record)].append(line)
+        self.report = report or LoadReport()
+
+    @classmethod
+    def load(
+        cls,
+        paths: Iterable[Path],
+        types: Collection[type[Event]] = ALL,
+        *,
+        needle: str = "",
+        since_us: int = 0,
+        until_us: int = 0,
+    ) -> "Logs":
+        """Read files or folders; the limits are those of `read_logs`."""
+        tally = Tally()
+        logs = cls(read_logs(paths, types, tally=tally, needle=needle, since_us=since_us, until_us=until_us))
+        logs.report = tally.report()
+        return logs
+
+    def of(self, kind: type[R]) -> list[LogLine[R]]:
+        """Every line of one type."""
+        return cast("list[LogLine[R]]", self._lines[kind])
+
+    def written_by(self, proc: str, inst: str) -> list[LogLine[Event]]:
+        """Every line of one process (`gateway` or `worker`, and its instance name), by its monotonic clock."""
+        found = [
+            line
+            for lines in self._lines.values()
+            for line in lines
+            if line.envelope.inst == inst and line.envelope.proc == proc
+        ]
+        return sorted(found, key=lambda line: line.envelope.mono)
+
+    def find(self, query: str) -> list[str]:
+        """The ids of the requests that `query` names, oldest first.
+
+        It may be an id, a client's label or body id, or a trace id (all requests that bear it); or else the
+        beginning or end of one id. Raises AmbiguousId when that fits several.
+        """
+        if not query:
+            return []
+        reqs = self.of(Req)
+        wreqs = self.of(Wreq)
+        seen = dict.fromkeys(
+            [r.id for _, r in reqs if query in (r.id, r.label, r.client_id, r.trace_id)]
+            + [w.id for _, w in wreqs if query in (w.id, w.trace_id)]
+        )
+        if not seen and len(query) >= PART_CHARS_MIN:
+            ids = dict.fromkeys([r.id for _, r in reqs] + [w.id for _, w in wreqs])
+            seen = dict.fromkeys(i for i in ids if i.startswith(query) or i.endswith(query))
+            if len(seen) > 1:
+                raise AmbiguousId(list(seen))
+        ended = {w.id: envelope.wall_us for envelope, w in wreqs} | {r.id: envelope.wall_us for envelope, r in reqs}
+        return sorted(seen, key=lambda i: ended[i])

@@ -1,0 +1,141 @@
+"""The gateway's process: HTTP on one side, Redis on the other, until told to stop."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import uuid
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from gateway.directory import Directory
+from gateway.handlers import Handlers
+from gateway.http import Runner, make_middleware
+from gateway.replies import Replies
+from gateway.submit import Submitter
+from shared import clock, humanlog, vitals
+from shared.broker import calls, scripts
+from shared.broker.connection import BrokerError, Connection
+from shared.broker.housekeeping import keep_ticking
+from shared.eventlog import EventLog
+from shared.events import Cfg, Evt
+from shared.ids import RequestIds
+from shared.settings import GatewaySettings
+
+BACKLOG = 4096
+
+
+def main(settings: GatewaySettings) -> int:
+    """Run a gateway; returns the exit status."""
+    humanlog.configure("gateway", level=settings.log_level)
+    name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    log = EventLog(Path(settings.log_dir), "gateway", name)
+    log.write(vitals.hello(sys.argv))
+    log.write(Cfg({**asdict(settings), "redis": settings.redis.rpartition("@")[2]}))
+    with vitals.GcWatch(log):
+        gc.collect()
+        gc.freeze()
+        status = uvloop.run(serve(settings, name, log))
+    log.close("stopped")
+    return status
+
+
+async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
+    """Serve until SIGTERM or SIGINT, then drain."""
+    human = humanlog.get()
+    down_since_ns = 0
+
+    def changed(up: bool) -> None:
+        nonlocal down_since_ns
+        now = clock.now_ns()
+        if not up:
+            down_since_ns = now
+            human.warning("lost the connection to Redis; requests are held until their deadlines")
+        elif down_since_ns:
+            log.write(Evt("reconnect", down_since_ns, now))
+            human.info("reconnected to Redis", seconds=round((now - down_since_ns) / 1e9, 2))
+
+    connection = Connection(settings.redis, name, on_connect=scripts.load_all, on_change=changed)
+    reading = Connection(settings.redis, f"{name}-read", read_limit_s=4)
+    submitter = Submitter(
+        connection,
+        name,
+        inflight_max=settings.inflight_max,
+        inflight_bytes_max=settings.inflight_bytes_max,
+        queue_max=settings.queue_max,
+    )
+    replies = Replies(connection, reading, submitter)
+    directory = Directory(connection, log, replies.add)
+    handlers = Handlers(settings, directory, submitter, connection, metadata.version("tailrace"))
+    watch = vitals.LoopWatch(log)
+    depths: dict[str, int] = {}
+
+    def extra() -> dict[str, Any]:
+        return {"inflight": len(submitter.pending), "queued": dict(depths)}
+
+    middleware = make_middleware(log, RequestIds(), watch, clock.clock_id(), lambda: len(submitter.pending))
+    app = web.Application(middlewares=[middleware], client_max_size=settings.body_bytes_max)
+    handlers.add_to(app)
+    runner = Runner(app, handler_cancellation=True, access_log=None, shutdown_timeout=settings.drain_s)
+
+    told_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
+    async with connection, reading:
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
+            await site.start()
+        except OSError as e:
+            human.error("cannot listen", host=settings.host, port=settings.port, reason=e.strerror or str(e))
+            await runner.cleanup()
+            return 2
+        port = runner.addresses[0][1]
+        human.info("listening", url=f"http://{settings.host}:{port}", gateway=name)
+        lease_us = int(settings.lease_s * 1e6)
+        beside = [
+            asyncio.create_task(work, name=title)
+            for title, work in {
+                "directory": directory.run(),
+                "replies": replies.run(),
+                "reply streams": replies.keep_alive(),
+                "reconcile": submitter.reconcile(),
+                "tick": keep_ticking(connection, directory.queues, name, log, lease_us=lease_us),
+                "loop watch": watch.run(),
+                "sampler": vitals.Sampler(log, watch, extra).run(),
+                "depths": _follow_depths(connection, directory, depths),
+                "clock watch": vitals.ClockWatch(log, replies.take_offsets).run(),
+            }.items()
+        ]
+        waiting_to_stop = asyncio.create_task(told_to_stop.wait())
+        await asyncio.wait([waiting_to_stop, *beside], return_when=asyncio.FIRST_COMPLETED)
+        handlers.draining = True
+        human.info("stopping: finishing what is held", requests=len(submitter.pending))
+        await site.stop()
+        await submitter.drain(settings.drain_s)
+        await runner.cleanup()
+        status = 0
+        for task in (waiting_to_stop, *beside):
+            task.cancel()
+        for result in await asyncio.gather(*beside, return_exceptions=True):
+            if isinstance(result, Exception):
+                human.error("a task failed", exc_info=result)
+                status = 1
+    human.info("stopped")
+    return status
+
+
+async def _follow_depths(connection: Connection, directory: Directory, depths: dict[str, int]) -> None:
+    while True:
+        try:
+            depths.update(await calls.depths(connection, directory.queues()))
+        except BrokerError:
+            depths.clear()
+        await asyncio.sleep(vitals.SAMPLE_INTERVAL_S)

@@ -1,0 +1,125 @@
+"""The answers' way back: one reader on this gateway's reply streams, and what keeps those streams alive."""
+
+import asyncio
+
+from gateway.submit import Pending, Submitter
+from shared import clock
+from shared.broker import calls
+from shared.broker.connection import BrokerError, Connection
+from shared.events import PeerOffset
+from shared.keys import Queue
+
+BLOCK_MS = 1_000
+LISTEN_INTERVAL_S = 1.0
+RETRY_S = 0.05
+
+
+class Replies:
+    """Reads answers and gives them to the submitter."""
+
+    def __init__(self, connection: Connection, reading: Connection, submitter: Submitter) -> None:
+        self._connection = connection
+        self._reading = reading
+        self._submitter = submitter
+        self._streams: dict[Queue, str] = {}
+        self._offsets: dict[str, _Offset] = {}
+        self.unexpected = 0
+        """Answers that nobody waited for: a second copy, or the client had gone."""
+
+    async def add(self, queue: Queue) -> None:
+        """Open the reply stream of a queue. Raises BrokerError."""
+        await calls.listen(self._connection, queue, self._submitter.gateway)
+        self._streams[queue] = "0"
+        # The running read does not know the new stream yet.
+        await self._connection.call("CLIENT", "UNBLOCK", self._reading.client_id)
+
+    async def keep_alive(self) -> None:
+        """Renew the streams' time to live, for ever; a wiped Redis gets them back."""
+        while True:
+            for queue in list(self._streams):
+                try:
+                    await calls.listen(self._connection, queue, self._submitter.gateway)
+                except BrokerError:
+                    break
+            await asyncio.sleep(LISTEN_INTERVAL_S)
+
+    async def run(self) -> None:
+        """Read for ever."""
+        while True:
+            try:
+                if not self._streams:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                found = await calls.read_replies(
+                    self._reading, self._streams, self._submitter.gateway, block_ms=BLOCK_MS
+                )
+            except BrokerError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            g5 = clock.now_ns()
+            received: dict[Queue, list[str]] = {}
+            for queue, entry_id, answers in found:
+                self._streams[queue] = entry_id
+                ids = received.setdefault(queue, [])
+                self._deliver(queue, answers, ids, g5)
+            for queue, ids in received.items():
+                self._submitter.own(self._forget(queue, ids, self._streams[queue]))
+
+    def _deliver(self, queue: Queue, answers: list[tuple[str, bytes]], ids: list[str], g5: int) -> None:
+        elsewhere: list[Pending] = []
+        for rid, data in answers:
+            p = self._submitter.pending.get(rid)
+            if p is None:
+                self.unexpected += rid != "hello"
+                continue
+            if not data:
+                elsewhere.append(p)
+                continue
+            self._submitter.resolve(rid, data, g5)
+            self._note_offset(p, g5)
+            ids.append(rid)
+        if elsewhere:
+            self._submitter.own(self._read_records(queue, elsewhere))
+
+    async def _read_records(self, queue: Queue, ps: list[Pending]) -> None:
+        """Answers too long for the reply stream lie in the records."""
+        while ps := [p for p in ps if self._submitter.pending.get(p.id) is p]:
+            try:
+                await self._submitter.look_up(queue, ps)
+                return
+            except BrokerError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _forget(self, queue: Queue, ids: list[str], read_up_to: str) -> None:
+        try:
+            await calls.forget(self._connection, queue, self._submitter.gateway, ids, read_up_to=read_up_to)
+        except BrokerError:
+            pass  # the records have a time to live, and the stream is trimmed after the next read
+
+    def _note_offset(self, p: Pending, g5: int) -> None:
+        reply = p.answer.result() if p.answer.done() and not p.answer.cancelled() and not p.answer.exception() else None
+        if reply is None or reply.stamps is None:
+            return
+        s = reply.stamps
+        offset = self._offsets.get(s.worker)
+        if offset is None:
+            offset = self._offsets[s.worker] = _Offset(s.clock)
+        offset.lo = max(offset.lo, s.w8 - g5)
+        offset.hi = min(offset.hi, s.w1 - p.g3)
+        offset.n += 1
+
+    def take_offsets(self) -> list[PeerOffset]:
+        """Bounds of each worker's clock against ours since the last call: nothing arrives before it was sent."""
+        taken = [PeerOffset(worker, o.clock, o.lo, o.hi, o.n) for worker, o in self._offsets.items()]
+        self._offsets.clear()
+        return taken
+
+
+class _Offset:
+    __slots__ = ("clock", "hi", "lo", "n")
+
+    def __init__(self, clock_name: str) -> None:
+        self.clock = clock_name
+        self.lo = -(1 << 62)
+        self.hi = 1 << 62
+        self.n = 0

@@ -1,0 +1,287 @@
+"""From an encoded request to its answer: hand it over, wait, and make sure that it ends.
+
+Theory of operation. `pending` holds each request, body included, until its answer is final; the body is the
+retransmission buffer, so a request survives even a Redis that lost everything. Requests of one event-loop tick leave
+in one script call per queue. Accepting is idempotent by id: whatever happened to the connection, the same request is
+handed over again until Redis has said yes. Answers arrive on this gateway's reply streams (`replies.py`); a request
+that heard nothing for a while is looked up (`reconcile`) and handed over again if its record is gone. The deadline is
+kept here, by a timer, so a client is answered on time whatever Redis and the workers do.
+
+What must stay true: a request leaves `pending` exactly once, and whoever removes it sets its future.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared import clock, wire
+from shared.broker import calls
+from shared.broker.connection import BrokerError, Busy, Connection, ReplyError
+from shared.errors import ErrorKind, TailraceError
+from shared.keys import Queue
+
+RETRY_S = 0.05
+CALL_BYTES_MAX = 1 << 20
+CALL_REQUESTS_MAX = 256
+RECONCILE_INTERVAL_S = 1.0
+QUIET_NS = 2_000_000_000
+"""A request that heard nothing for this long is looked up."""
+CANCEL_TRIES_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request between hand-over and answer. Stamps g3..g5 as in docs/architecture.md, 0 = not reached."""
+
+    id: str
+    queue: Queue
+    payload: bytes
+    traceparent: str
+    tracestate: str
+    deadline_at_ns: int
+    late: ErrorKind
+    answer: "asyncio.Future[wire.Reply]"
+    g3: int = 0
+    g4: int = 0
+    g5: int = 0
+    entry_id: str = ""
+    submits: int = 0
+    looked_up_at_ns: int = 0
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class Submitter:
+    """The requests that this gateway has in flight."""
+
+    def __init__(
+        self, connection: Connection, gateway: str, *, inflight_max: int, inflight_bytes_max: int, queue_max: int
+    ) -> None:
+        self.gateway = gateway
+        self.pending: dict[str, Pending] = {}
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._inflight_max = inflight_max
+        self._inflight_bytes_max = inflight_bytes_max
+        self._queue_max = queue_max
+        self._bytes = 0
+        self._outbox: dict[Queue, list[Pending]] = {}
+        self._cancels: dict[tuple[Queue, bool], list[str]] = {}
+        self._flush_due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(
+        self,
+        *,
+        id: str,
+        queue: Queue,
+        payload: bytes,
+        traceparent: str,
+        tracestate: str,
+        deadline_at_ns: int,
+        late: ErrorKind = ErrorKind.DEADLINE,
+    ) -> Pending:
+        """Take a request on; await its `answer`. Raises QUEUE_FULL when this gateway holds too much already.
+
+        `late` is the kind of error that the request ends with at its deadline.
+        """
+        if len(self.pending) >= self._inflight_max or self._bytes + len(payload) > self._inflight_bytes_max:
+            raise TailraceError(
+                ErrorKind.QUEUE_FULL,
+                f"this gateway holds {len(self.pending)} requests of {self._bytes} bytes already; retry after 1 s",
+                retry_after_s=1,
+            )
+        p = Pending(id, queue, payload, traceparent, tracestate, deadline_at_ns, late, self._loop.create_future())
+        self.pending[id] = p
+        self._bytes += len(payload)
+        p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - clock.now_ns()) / 1e9), self._expire, p)
+        self._hand_over(p)
+        return p
+
+    def resolve(self, id: str, data: bytes, g5: int) -> bool:
+        """Give a request its answer. False when nobody waits for it any more."""
+        p = self._remove(id)
+        if p is None:
+            return False
+        p.g5 = g5
+        if not p.answer.done():
+            try:
+                p.answer.set_result(wire.decode_reply(data))
+            except wire.WireError as e:
+                p.answer.set_exception(TailraceError(ErrorKind.INTERNAL, f"the worker's answer cannot be read: {e}"))
+        return True
+
+    def abandon(self, p: Pending) -> None:
+        """The client has gone: end its request wherever it is."""
+        if self._remove(p.id) is not None:
+            p.g5 = clock.now_ns()
+            self._cancel(p, expired=False)
+
+    async def reconcile(self) -> None:
+        """Look up quiet requests, for ever: the answer may have been missed, or the record lost."""
+        while True:
+            await asyncio.sleep(RECONCILE_INTERVAL_S)
+            now = clock.now_ns()
+            quiet: dict[Queue, list[Pending]] = {}
+            for p in self.pending.values():
+                if p.g4 and now - max(p.g4, p.looked_up_at_ns) > QUIET_NS:
+                    p.looked_up_at_ns = now
+                    quiet.setdefault(p.queue, []).append(p)
+            for queue, ps in quiet.items():
+                for i in range(0, len(ps), CALL_REQUESTS_MAX):
+                    try:
+                        await self.look_up(queue, ps[i : i + CALL_REQUESTS_MAX])
+                    except BrokerError:
+                        break
+
+    async def look_up(self, queue: Queue, ps: list[Pending]) -> None:
+        """Ask Redis for the truth about requests, and act on it. Raises BrokerError."""
+        states = await calls.peek(self._connection, queue, [p.id for p in ps])
+        now = clock.now_ns()
+        answered = []
+        for p, (state, answer) in zip(ps, states, strict=True):
+            if self.pending.get(p.id) is not p:
+                continue  # it was answered while we asked
+            if state == "GONE":
+                p.g4 = 0
+                self._hand_over(p)
+            elif answer:
+                self.resolve(p.id, answer, now)
+                answered.append(p.id)
+        if answered:
+            await calls.forget(self._connection, queue, self.gateway, answered)
+
+    def own(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task of the submitter."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until every answer is given and everything is said to Redis, at most `timeout_s`."""
+        until_ns = clock.now_ns() + int(timeout_s * 1e9)
+        while (self.pending or self._tasks) and clock.now_ns() < until_ns:
+            waited_for = [p.answer for p in self.pending.values()] + list(self._tasks)
+            await asyncio.wait(waited_for, timeout=(until_ns - clock.now_ns()) / 1e9)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _remove(self, id: str) -> Pending | None:
+        p = self.pending.pop(id, None)
+        if p is not None:
+            self._bytes -= len(p.payload)
+            if p.timer:
+                p.timer.cancel()
+        return p
+
+    def _expire(self, p: Pending) -> None:
+        if self._remove(p.id) is None:
+            return
+        p.g5 = clock.now_ns()
+        self._cancel(p, expired=True)
+        if not p.answer.done():
+            p.answer.set_exception(late_error(p.late))
+
+    def _fail(self, p: Pending, error: TailraceError) -> None:
+        if self._remove(p.id) is not None and not p.answer.done():
+            p.g5 = clock.now_ns()
+            p.answer.set_exception(error)
+
+    def _hand_over(self, p: Pending) -> None:
+        self._outbox.setdefault(p.queue, []).append(p)
+        self._schedule_flush()
+
+    def _cancel(self, p: Pending, *, expired: bool) -> None:
+        if p.g3:
+            self._cancels.setdefault((p.queue, expired), []).append(p.id)
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what this tick collected: one call per queue, in slices that do not hold Redis up."""
+        self._flush_due = False
+        outbox, self._outbox = self._outbox, {}
+        for queue, ps in outbox.items():
+            for part in _slices(ps):
+                self.own(self._accept(queue, part))
+        cancels, self._cancels = self._cancels, {}
+        for (queue, expired), ids in cancels.items():
+            self.own(self._cancel_all(queue, ids, expired=expired))
+
+    async def _accept(self, queue: Queue, ps: list[Pending]) -> None:
+        """Hand requests over, again and again until Redis has said what became of them or nobody waits any more."""
+        while ps := [p for p in ps if self.pending.get(p.id) is p]:
+            now = clock.now_ns()
+            for p in ps:
+                p.g3 = p.g3 or now
+                p.submits += 1
+            submissions = [
+                calls.Submission(
+                    p.id, max(1, (p.deadline_at_ns - now) // 1000), p.payload, p.traceparent, p.tracestate, p.g3
+                )
+                for p in ps
+            ]
+            try:
+                outcomes = await calls.accept(
+                    self._connection, queue, submissions, gateway=self.gateway, queue_max=self._queue_max
+                )
+            except Busy as e:
+                for p in ps:
+                    self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, f"{e}; retry after 1 s", retry_after_s=1))
+                return
+            except (BrokerError, ReplyError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._accepted(queue, ps, outcomes)
+            return
+
+    def _accepted(self, queue: Queue, ps: list[Pending], outcomes: list[tuple[str, str]]) -> None:
+        now = clock.now_ns()
+        for p, (status, detail) in zip(ps, outcomes, strict=True):
+            p.g4 = now
+            if status == "OK":
+                p.entry_id = detail
+            elif status == "FULL":
+                text = f"the queue of {queue} is full: {detail} requests are queued or running; retry after 1 s"
+                self._fail(p, TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1))
+            elif status == "OOM":
+                text = "Redis is out of memory and takes no new requests; retry after 1 s"
+                self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
+
+    async def _cancel_all(self, queue: Queue, ids: list[str], *, expired: bool) -> None:
+        until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
+        while clock.now_ns() < until_ns:
+            try:
+                await calls.cancel(self._connection, queue, ids, expired=expired)
+                await calls.forget(self._connection, queue, self.gateway, ids)
+                return
+            except BrokerError:
+                await asyncio.sleep(RETRY_S)
+
+
+def late_error(kind: ErrorKind) -> TailraceError:
+    """The error of a request whose deadline passed."""
+    return TailraceError(
+        kind,
+        "the request's deadline passed before an answer was ready, and it was withdrawn; "
+        "send a longer `timeout` (microseconds) or x-request-timeout-ms, or fewer requests at once",
+    )
+
+
+def _slices(ps: Iterable[Pending]) -> list[list[Pending]]:
+    slices: list[list[Pending]] = []
+    size = CALL_BYTES_MAX
+    for p in ps:
+        if size + len(p.payload) > CALL_BYTES_MAX or len(slices[-1]) >= CALL_REQUESTS_MAX:
+            slices.append([])
+            size = 0
+        slices[-1].append(p)
+        size += len(p.payload)
+    return slices

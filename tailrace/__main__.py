@@ -1,0 +1,5 @@
+"""`python -m tailrace` is the command `tailrace`."""
+
+from tailrace.cli import main
+
+main()

@@ -1,0 +1,126 @@
+"""The command line: one tree, its options made from the settings' declarations."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forensics.commands import explain_command, requests_command
+from shared.errors import SettingsError
+from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
+
+Command = Callable[..., Any]
+DATA_DIR = ".tailrace"
+
+
+def settings_options(kind: type[CommonSettings]) -> Callable[[Command], Command]:
+    """A click option for each setting. Values stay text here: `settings.load` checks them all together."""
+
+    def decorate(command: Command) -> Command:
+        command = click.option("--config", type=Path, help="TOML file with settings.")(command)
+        for f in reversed(fields(kind)):
+            flag = f"--{f.name.replace('_', '-')}"
+            default = f.default if f.default != "" else "none"
+            text = f"{f.metadata['help']}  [default: {default}; env: TAILRACE_{f.name.upper()}]"
+            command = click.option(flag, f.name, metavar="VALUE", help=text)(command)
+        return command
+
+    return decorate
+
+
+def _settings(kind: type[Any], flags: dict[str, Any]) -> Any:
+    config = flags.pop("config", None)
+    try:
+        return load(kind, flags=flags, environ=os.environ, config=config)
+    except SettingsError as e:
+        raise click.ClickException(f"the settings are wrong:\n{e}") from e
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="tailrace")
+def cli() -> None:
+    """Serve PyTorch models through Redis Streams, and account for every millisecond of every request.
+
+    Start with `tailrace up`: it runs an embedded Redis, a gateway and a worker, and prints a line to try.
+    Then ask `tailrace explain ID` where the time of a request went.
+    """
+
+
+@cli.command()
+@settings_options(GatewaySettings)
+def gateway(**flags: Any) -> None:
+    """Take HTTP requests (Open Inference Protocol) and answer them through the queue.
+
+    Any number of gateways may share one Redis.
+    """
+    from gateway.main import main as run
+
+    sys.exit(run(_settings(GatewaySettings, flags)))
+
+
+@cli.command()
+@settings_options(WorkerSettings)
+def worker(**flags: Any) -> None:
+    """Pull requests from the queue and run the models.
+
+    Start as many as you like, on any machine that reaches the Redis; SIGTERM finishes what the worker holds and
+    leaves without an error at any client.
+    """
+    settings = _settings(WorkerSettings, flags)
+    # Read once, when torch loads its OpenMP: threads that spin while they wait steal the core from everybody else.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from worker.main import main as run
+
+    sys.exit(run(settings))
+
+
+@cli.command()
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 256), help="How many workers to run.")
+@click.option("--model-repository", default="", help="Directory NAME/VERSION/ of models; without it, the demo models.")
+@click.option("--redis", default="", help="URL of a running Redis; without it, an embedded one is started.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 takes a free one."
+)
+@click.option("--data-dir", default=DATA_DIR, show_default=True, type=Path, help="Directory of the embedded Redis.")
+@click.option("--log-dir", type=Path, help="Directory of the event logs.  [default: DATA_DIR/logs]")
+@click.option("--device", default="cpu", show_default=True, help="Device of the workers: cpu, cuda, cuda:N.")
+@click.option("--threads", default=0, help="torch threads per worker.  [default: the cores left, shared evenly]")
+def up(**options: Any) -> None:
+    """Run everything on this machine: Redis, a gateway and workers, each a process of its own, until Ctrl-C.
+
+    Processes that die are started again. Ctrl-C or SIGTERM finishes the requests in flight, then stops all of it.
+    """
+    from tailrace import up as module
+
+    sys.exit(module.main(module.UpOptions(**options)))
+
+
+@cli.command()
+@click.option("--texts", default=1200, show_default=True, type=click.IntRange(10), help="How many docstrings to embed.")
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 takes a free one."
+)
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="How many workers to run.")
+@click.option("--data-dir", default=f"{DATA_DIR}/demo", show_default=True, type=Path, help="Where everything goes.")
+def demo(**options: Any) -> None:
+    """Search your own Python's documentation by meaning, through the whole pipeline, and see where the time went.
+
+    Stops at once when standard output is no terminal, else serves on until Ctrl-C.
+    """
+    from tailrace import demo as module
+
+    sys.exit(module.main(**options))
+
+
+cli.add_command(explain_command)
+cli.add_command(requests_command)
+
+
+def main() -> None:
+    """Entry point of the command `tailrace`."""
+    cli(prog_name="tailrace")

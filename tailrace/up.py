@@ -1,0 +1,240 @@
+"""Everything on one machine: an embedded Redis, a gateway and workers, each a process of its own, supervised."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from shared import clock, humanlog, vitals
+from shared.broker.embedded import SOCKET_PATH_MAX, EmbeddedRedis, NoRedis
+from shared.eventlog import EventLog
+from shared.events import Evt
+from tailrace.supervise import Child, GaveUp, die_with_parent
+
+DRAIN_S = 30.0
+READY_TIMEOUT_S = 120.0
+CURL_TEXT = "How do I remove a directory tree?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpOptions:
+    """What `tailrace up` was asked for. Empty `redis`: an embedded one; `threads` 0: the cores left, shared evenly."""
+
+    workers: int = 1
+    model_repository: str = ""
+    redis: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    data_dir: Path = Path(".tailrace")
+    log_dir: Path | None = None
+    device: str = "cpu"
+    threads: int = 0
+
+
+class Stack:
+    """The processes of one `tailrace up`."""
+
+    def __init__(self, options: UpOptions) -> None:
+        self.options = options
+        self.data_dir = options.data_dir.absolute()
+        self.log_dir = (options.log_dir or options.data_dir / "logs").absolute()
+        self.port = options.port or _free_port(options.host)
+        self.url = f"http://{options.host}:{self.port}"
+        self.redis_url = options.redis
+        self.gateway: Child | None = None
+        self.workers: list[Child] = []
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._redis: EmbeddedRedis | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log: EventLog | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start everything. Raises GaveUp, NoRedis."""
+        self._lock()
+        if not self.redis_url:
+            self._redis = EmbeddedRedis(_short(self.data_dir / "redis"), preexec=die_with_parent)
+            await self._redis.start()
+            self.redis_url = self._redis.url
+            self._own(self._keep_redis(self._redis))
+        threads = self.options.threads or max(1, (vitals.usable_cores() - 1) // max(1, self.options.workers))
+        base = [sys.executable, "-m", "tailrace"]
+        common = ["--redis", self.redis_url, "--log-dir", str(self.log_dir)]
+        self.gateway = Child(
+            "gateway", [*base, "gateway", *common, "--host", self.options.host, "--port", str(self.port)]
+        )
+        repository = ["--model-repository", self.options.model_repository] if self.options.model_repository else []
+        self.workers = [
+            Child(
+                f"worker {i + 1}",
+                [*base, "worker", *common, "--device", self.options.device, "--threads", str(threads), *repository],
+            )
+            for i in range(self.options.workers)
+        ]
+        for child in (self.gateway, *self.workers):
+            self._own(self._keep(child))
+
+    async def wait_ready(self) -> None:
+        """Return once a request would be answered. Raises GaveUp."""
+        until_ns = clock.now_ns() + int(READY_TIMEOUT_S * 1e9)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
+            while clock.now_ns() < until_ns:
+                if self.failed.done():
+                    self.failed.result()
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.get(f"{self.url}/v2/health/ready") as response:
+                        if response.status == 200:
+                            return
+                if not self.options.workers:
+                    return
+                await asyncio.sleep(0.05)
+        raise GaveUp(f"nothing was ready within {READY_TIMEOUT_S:.0f} s; the processes' messages are above")
+
+    async def stop(self) -> None:
+        """Stop in order: the gateway finishes its requests, then the workers, then Redis."""
+        self._stopping = True
+        if self.gateway:
+            await self.gateway.stop(DRAIN_S + 5)
+        await asyncio.gather(*(w.stop(DRAIN_S + 5) for w in self.workers))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._redis:
+            await self._redis.stop()
+        if self._log:
+            self._log.close("stopped")
+
+    async def _keep(self, child: Child) -> None:
+        try:
+            await child.keep_running()
+        except (GaveUp, OSError) as e:
+            if not self.failed.done():
+                self.failed.set_exception(
+                    e if isinstance(e, GaveUp) else GaveUp(f"{child.title} cannot be started: {e}")
+                )
+
+    async def _keep_redis(self, redis: EmbeddedRedis) -> None:
+        while True:
+            assert redis.process is not None
+            await redis.process.wait()
+            if self._stopping:
+                return
+            died_ns = clock.now_ns()
+            humanlog.get().warning("the embedded Redis died; starting it again on the same data")
+            try:
+                await redis.start()
+            except NoRedis as e:
+                if not self.failed.done():
+                    self.failed.set_exception(GaveUp(str(e)))
+                return
+            if self._log is None:
+                self._log = EventLog(self.log_dir, "up", f"{socket.gethostname()}-{os.getpid()}")
+            self._log.write(Evt("redis_restart", died_ns, clock.now_ns()))
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    def _lock(self) -> None:
+        """Two stacks on the same data would break each other."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock_file = (self.data_dir / "lock").open("w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GaveUp(f"another tailrace runs on {self.data_dir}; stop it, or choose another --data-dir") from None
+
+
+@contextlib.asynccontextmanager
+async def running(options: UpOptions) -> AsyncIterator[Stack]:
+    """A ready stack, stopped in the end. Raises GaveUp, NoRedis."""
+    stack = Stack(options)
+    try:
+        await stack.start()
+        await stack.wait_ready()
+        yield stack
+    finally:
+        await stack.stop()
+
+
+def main(options: UpOptions) -> int:
+    """Run until told to stop; returns the exit status."""
+    humanlog.configure("up")
+    try:
+        asyncio.run(_main(options))
+    except (GaveUp, NoRedis) as e:
+        humanlog.get().error("stopped", reason=str(e))
+        return 1
+    return 0
+
+
+async def _main(options: UpOptions) -> None:
+    told = told_to_stop()
+    stack = Stack(options)
+    try:
+        await stack.start()
+        ready = asyncio.create_task(stack.wait_ready())
+        await asyncio.wait([ready, told], return_when=asyncio.FIRST_COMPLETED)
+        if not told.done():
+            await ready
+            print(greeting(stack), flush=True)
+            await asyncio.wait([told, stack.failed], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if stack.failed.done():
+            stack.failed.result()
+    finally:
+        humanlog.get().info("stopping")
+        await stack.stop()
+
+
+def told_to_stop() -> "asyncio.Future[None]":
+    """A future that SIGINT or SIGTERM fulfils."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, tell)
+    return told
+
+
+def greeting(stack: Stack) -> str:
+    """What a new user needs: where it listens, a line that works, and how to ask where the time went."""
+    lines = [f"\ntailrace serves at {stack.url}"]
+    if not stack.options.model_repository:
+        data = f'{{"model": "minilm", "input": "{CURL_TEXT}"}}'
+        lines += ["Try it:", f"  curl -si {stack.url}/v1/embeddings -H 'content-type: application/json' -d '{data}'"]
+    log_dir = os.path.relpath(stack.log_dir)
+    option = "" if log_dir == ".tailrace/logs" else f" --log-dir {log_dir}"
+    lines += [
+        "Where did the time go (the id is in the reply's x-request-id):",
+        f"  tailrace explain ID{option}",
+        f"  tailrace requests --slowest 5{option}",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(lines)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return int(s.getsockname()[1])
+
+
+def _short(directory: Path) -> Path:
+    """`directory`, or a private temporary one when its path is too long for a socket."""
+    if len(str(directory / "redis.sock")) <= SOCKET_PATH_MAX:
+        return directory
+    return Path(tempfile.mkdtemp(prefix="tailrace-redis-"))

@@ -1,0 +1,55 @@
+"""Beside the loop: renew the lease, stay in the fleet's directory, and do the queues' housekeeping."""
+
+import asyncio
+
+from shared import clock
+from shared.broker import calls
+from shared.broker.connection import BrokerError, Connection
+from shared.eventlog import EventLog
+from shared.events import Evt
+from worker.loop import WorkerLoop
+
+BEATS_PER_LEASE = 5
+
+
+class Keeper:
+    """Keeps a worker's lease alive while it runs."""
+
+    def __init__(
+        self, loop: WorkerLoop, connection: Connection, log: EventLog, descriptor: bytes, lease_us: int
+    ) -> None:
+        self._loop = loop
+        self._connection = connection
+        self._log = log
+        self._descriptor = descriptor
+        self._lease_us = lease_us
+
+    async def run(self) -> None:
+        """Beat for ever."""
+        while True:
+            try:
+                await self.beat()
+            except BrokerError:
+                pass  # the connection heals itself; a lease that Redis could not renew is forgiven by its own gap rule
+            await asyncio.sleep(self._lease_us / 1e6 / BEATS_PER_LEASE)
+
+    async def beat(self) -> None:
+        """Renew once, for each queue, and drop what is not ours any more."""
+        await calls.announce(self._connection, self._loop.name, self._descriptor, lease_us=self._lease_us)
+        for queue, served in self._loop.served.items():
+            held = [(rid, job.delivery.attempt) for rid, job in served.jobs.items()]
+            alive, not_ours = await calls.beat(self._connection, queue, self._loop.name, held, lease_us=self._lease_us)
+            if not_ours:
+                self._loop.drop(not_ours)
+            if not alive and held:
+                now = clock.now_ns()
+                self._log.write(Evt("lease_lost", now, now, {"queue": str(queue), "held": len(held)}))
+
+    async def leave(self) -> None:
+        """Leave the directory and the queues in good order."""
+        try:
+            await calls.announce(self._connection, self._loop.name, b"", lease_us=0)
+            for queue in self._loop.served:
+                await calls.leave(self._connection, queue, self._loop.name)
+        except BrokerError:
+            pass  # the lease will run out

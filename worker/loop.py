@@ -1,0 +1,392 @@
+"""The worker's loop: pull, batch, run, publish, without ever letting a free device wait while work is queued.
+
+Theory of operation. One event loop does everything but the models, which run in the device's threads. `_pull` keeps
+up to one batch of decoded requests ahead of the device (`policy.prefetch`). While the device computes it takes only
+what nobody else wants: it listens for new entries without taking them (`calls.ring`), so an idle worker, which blocks
+in a taking read, always goes first. When the device is idle it blocks in a taking read itself. `_step` is called after
+every change (requests came, a batch ended, a timer fired): it asks `policy.batching.decide` and starts what it says.
+A finished batch first frees the device for the next one and then is published; its answers and the next fetch leave
+in the same write. `Keeper` (lease.py) renews the lease beside all this and tells which requests are not ours any more.
+
+What must stay true: each delivered request is in `held` until its answer is handed in or it is dropped because another
+verdict stands; `slots_used` passes are in the device; whatever fails on the way to Redis is repeated or re-read
+(`_adopt`), because Redis may have done it.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared import clock
+from shared.broker import calls
+from shared.broker.connection import BrokerError, Connection
+from shared.eventlog import EventLog
+from shared.events import Evt
+from shared.keys import Queue
+from shared.policy import batching, ordering, prefetch
+from worker.device import Device, Executed
+from worker.intake import Job, receive
+from worker.models.interface import Model, ModelConfig
+from worker.publish import Publisher, Run
+
+BLOCK_MS = 1_000
+RING_MS = 50
+RETRY_S = 0.05
+MEAN_WEIGHT = 0.05
+"""How fast the mean rows and cost of a request follow the traffic."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A model this worker serves, and its requests that wait here for the device, oldest first."""
+
+    queue: Queue
+    config: ModelConfig
+    model: Model
+    limits: batching.BatchLimits
+    jobs: dict[str, Job] = field(default_factory=dict)
+    mean_rows: float = 1.0
+    mean_cost: float = 1.0
+    passes: int = 0
+    shapes: set[int] = field(default_factory=set)
+
+    def waiting(self) -> list[batching.Waiting]:
+        """What the policies see."""
+        return [job.waiting for job in self.jobs.values()]
+
+    def want(self) -> int:
+        """How many requests to ask for now."""
+        return prefetch.how_many(
+            held=len(self.jobs),
+            held_rows=sum(j.waiting.rows for j in self.jobs.values()),
+            held_cost=sum(j.waiting.cost for j in self.jobs.values()),
+            mean_rows=self.mean_rows,
+            mean_cost=self.mean_cost,
+            limits=self.limits,
+        )
+
+    def learn(self, job: Job) -> None:
+        """Let the means follow."""
+        self.mean_rows += MEAN_WEIGHT * (job.waiting.rows - self.mean_rows)
+        self.mean_cost += MEAN_WEIGHT * (job.waiting.cost - self.mean_cost)
+
+
+def limits_of(config: ModelConfig) -> batching.BatchLimits:
+    """The batching limits that a model declares."""
+    return batching.BatchLimits(
+        rows_max=config.max_batch_size or 1,
+        cost_max=config.cost_max,
+        linger_ns=config.linger_us * 1000,
+        preferred_rows=tuple(config.preferred_batch_sizes),
+    )
+
+
+class WorkerLoop:
+    """Serves `models` until `stop`, then finishes what it holds."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        models: Sequence[tuple[ModelConfig, Model]],
+        device: Device,
+        connection: Connection,
+        blocking: Connection,
+        bell: Connection,
+        log: EventLog,
+        lease_us: int,
+    ) -> None:
+        self.name = name
+        self.served = {s.queue: s for s in (Served(Queue(c.name, c.version), c, m, limits_of(c)) for c, m in models)}
+        self.held: dict[str, Job] = {}
+        self._device = device
+        self._connection = connection
+        self._blocking = blocking
+        self._bell = bell
+        self._log = log
+        self._lease_us = lease_us
+        self._publisher = Publisher(connection, log, name, clock.clock_id())
+        self._executor = ThreadPoolExecutor(device.slots, "device", initializer=device.prepare_thread)
+        self._slots_used = 0
+        self._batch_numbers = itertools.count(1)
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ringing: asyncio.Task[None] | None = None
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._adopt_due = False
+        self._empty: asyncio.Event = asyncio.Event()
+        self._empty.set()
+        self._broken: asyncio.Future[None]
+        self.stopping = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Pull until `stop`; then return once nothing is held (the caller bounds the wait).
+
+        Raises what broke the worker beyond repair (`DeviceLost`, a defect); its requests are then handed on.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
+        working = asyncio.create_task(self._pull_and_finish(), name="pull")
+        try:
+            await asyncio.wait([working, self._broken], return_when=asyncio.FIRST_COMPLETED)
+            await (working if working.done() else self._broken)
+        finally:
+            working.cancel()
+            if self._timer:
+                self._timer.cancel()
+            owned = [t for t in (working, self._ringing, *self._publishing) if t]
+            for task in owned:
+                task.cancel()
+            await asyncio.gather(*owned, return_exceptions=True)
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _pull_and_finish(self) -> None:
+        await self._pull()
+        self._step()
+        await self._empty.wait()
+
+    async def stop(self) -> None:
+        """Take nothing more."""
+        self.stopping = True
+        self._wake.set()
+        try:
+            # The taking read would otherwise end only after BLOCK_MS.
+            await self._connection.call("CLIENT", "UNBLOCK", self._blocking.client_id)
+        except BrokerError:
+            pass
+
+    def connection_changed(self, up: bool) -> None:
+        """After a reconnection: a delivery may have been lost with the old connection, so look at what is ours."""
+        if up:
+            self._adopt_due = True
+            self._wake.set()
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Forget requests that wait here but are not ours any more: cancelled, expired, or handed on."""
+        for served in self.served.values():
+            for rid in ids:
+                if job := served.jobs.pop(rid, None):
+                    self._release(job)
+
+    # -- pull ----------------------------------------------------------------------------------------------------
+
+    async def _pull(self) -> None:
+        while not self.stopping:
+            self._wake.clear()
+            try:
+                if self._adopt_due:
+                    self._adopt_due = False
+                    await self._adopt()
+                asked = [s for s in self.served.values() if s.want() > 0]
+                came = await self._fetch(asked)
+                if came:
+                    continue
+                if self._slots_used or any(s.jobs for s in self.served.values()):
+                    await self._wait_busy(listen=bool(asked))
+                else:
+                    await self._wait_idle()
+            except BrokerError:
+                self._adopt_due = True
+                await asyncio.sleep(RETRY_S)
+
+    async def _fetch(self, asked: Sequence[Served]) -> int:
+        """Ask for new work, without blocking. Returns how many requests came."""
+        w0 = clock.now_ns()
+        fetches = [
+            calls.fetch(self._connection, s.queue, self.name, want=s.want(), lease_us=self._lease_us) for s in asked
+        ]
+        came = 0
+        for served, deliveries in zip(asked, await _all(fetches), strict=True):
+            came += len(deliveries)
+            self._take(served, deliveries, w0)
+        if came:
+            self._step()
+        return came
+
+    async def _wait_busy(self, *, listen: bool) -> None:
+        """Until a batch ends, or work arrives that we have room for and nobody else takes."""
+        if listen and (self._ringing is None or self._ringing.done()):
+            self._ringing = asyncio.create_task(self._ring(), name="listen for entries")
+        await self._wake.wait()
+
+    async def _ring(self) -> None:
+        try:
+            await calls.ring(self._bell, list(self.served), block_ms=RING_MS)
+        except BrokerError:
+            await asyncio.sleep(RETRY_S)
+        self._wake.set()
+
+    async def _wait_idle(self) -> None:
+        """Block in a taking read; then fill up around what came."""
+        w0 = clock.now_ns()
+        entries = await calls.wait_for_entries(self._blocking, list(self.served), self.name, block_ms=BLOCK_MS)
+        for queue, given in entries.items():
+            await self._fetch_given(self.served[queue], given, w0)
+
+    async def _fetch_given(self, served: Served, given: Sequence[calls.Entry], w0: int) -> None:
+        asked_ns = clock.now_ns()
+        deliveries = await calls.fetch(
+            self._connection,
+            served.queue,
+            self.name,
+            want=max(len(given), served.want()),
+            lease_us=self._lease_us,
+            given=given,
+        )
+        mine = {entry[2] for entry in given}
+        self._take(served, [d for d in deliveries if d.id in mine], w0)
+        self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
+        self._step()
+
+    async def _adopt(self) -> None:
+        """Take what Redis delivered to us but we never saw."""
+        for served in self.served.values():
+            w0 = clock.now_ns()
+            entries = await calls.own_entries(self._connection, served.queue, self.name)
+            news = [e for e in entries if e[2] not in self.held]
+            if news:
+                self._log.write(Evt("adopt", w0, clock.now_ns(), {"queue": str(served.queue), "entries": len(news)}))
+                await self._fetch_given(served, news, w0)
+
+    def _take(self, served: Served, deliveries: Sequence[calls.Delivery], w0: int) -> None:
+        if not deliveries:
+            return
+        w1 = clock.now_ns()
+        refused = []
+        for delivery in deliveries:
+            job = receive(delivery, served.model, served.config, w0=w0, w1=w1, now_ns=clock.now_ns())
+            self.held[delivery.id] = job
+            if job.error:
+                refused.append(job)
+            else:
+                served.learn(job)
+                served.jobs[delivery.id] = job
+        self._empty.clear()
+        if refused:
+            self._own(self._reject(served.queue, refused))
+
+    # -- run -----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Start every pass that the policy wants started now."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        while self._slots_used < self._device.slots:
+            started, wake_at_ns = self._start_one()
+            if started:
+                continue
+            if wake_at_ns:
+                delay_s = max(0.0, (wake_at_ns - clock.now_ns()) / 1e9)
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self._step)
+            return
+
+    def _start_one(self) -> tuple[bool, int]:
+        """Start the next pass. Returns (one was started, when to look again or 0)."""
+        now = clock.now_ns()
+        for served in self.served.values():
+            # Checked here and not only by the tick: overdue work must not reach the model.
+            for late in batching.overdue(served.waiting(), now):
+                self._release(served.jobs.pop(late.id))
+        wake_at_ns = 0
+        waiting = {queue: s.waiting() for queue, s in self.served.items()}
+        for queue in ordering.oldest_first(waiting):
+            served = self.served[queue]
+            match batching.decide(
+                waiting[queue], device_free=True, now_ns=now, limits=served.limits, draining=self.stopping
+            ):
+                case batching.Dispatch(batch, reason):
+                    self._start(served, batch, reason, now)
+                    return True, 0
+                case batching.WaitUntil(at_ns):
+                    wake_at_ns = min(wake_at_ns or at_ns, at_ns)
+                case batching.Idle():
+                    pass
+        return False, wake_at_ns
+
+    def _start(
+        self, served: Served, batch: Sequence[batching.Waiting], reason: batching.CloseReason, sealed_ns: int
+    ) -> None:
+        jobs = [served.jobs.pop(w.id) for w in batch]
+        served.passes += 1
+        run = Run(
+            batch_id=f"{self.name}.{next(self._batch_numbers)}",
+            queue=served.queue,
+            config=served.config,
+            jobs=jobs,
+            reason=reason,
+            sealed_ns=sealed_ns,
+            nth=served.passes,
+            shape_seen=len(jobs) in served.shapes,
+            waiting_after=len(served.jobs),
+        )
+        served.shapes.add(len(jobs))
+        self._slots_used += 1
+        future = asyncio.get_running_loop().run_in_executor(
+            self._executor,
+            self._device.execute,
+            served.model,
+            served.config,
+            [j.request for j in jobs],
+            [j.wanted for j in jobs],
+        )
+        future.add_done_callback(self._when_done(run))
+
+    def _when_done(self, run: Run) -> Callable[["asyncio.Future[Executed]"], None]:
+        def finished(future: "asyncio.Future[Executed]") -> None:
+            self._slots_used -= 1
+            if future.cancelled():
+                return
+            if error := future.exception():
+                # `execute` turns the model's exceptions into results; what it raises means that the device is lost.
+                self._break(error)
+                return
+            run.executed = future.result()
+            self._step()  # first the device, then the paperwork
+            self._own(self._publish(run))
+            self._wake.set()
+
+        return finished
+
+    async def _publish(self, run: Run) -> None:
+        await self._publisher.publish(run)
+        for job in run.jobs:
+            self._release(job)
+
+    async def _reject(self, queue: Queue, jobs: Sequence[Job]) -> None:
+        await self._publisher.reject(queue, jobs)
+        for job in jobs:
+            self._release(job)
+
+    def _release(self, job: Job) -> None:
+        # A later attempt of the same request may be here already.
+        if self.held.get(job.delivery.id) is job:
+            del self.held[job.delivery.id]
+        if not self.held:
+            self._empty.set()
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="publish")
+        self._publishing.add(task)
+        task.add_done_callback(self._published)
+
+    def _published(self, task: "asyncio.Task[None]") -> None:
+        self._publishing.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the process: whatever is held here would otherwise be held for ever."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+
+async def _all(fetches: Sequence[Coroutine[Any, Any, list[calls.Delivery]]]) -> list[list[calls.Delivery]]:
+    """Run the calls together, so that they leave in one write."""
+    if len(fetches) == 1:
+        return [await fetches[0]]
+    return await asyncio.gather(*fetches)

@@ -1,0 +1,173 @@
+"""The worker's process: load and warm the models, then serve until told to stop."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+
+from shared import clock, humanlog, vitals, wire
+from shared.broker import calls, scripts
+from shared.broker.connection import Connection
+from shared.broker.housekeeping import keep_ticking
+from shared.errors import SettingsError
+from shared.eventlog import EventLog
+from shared.events import Cfg, Evt
+from shared.keys import Queue
+from shared.settings import WorkerSettings
+from worker import device as devices
+from worker.lease import Keeper
+from worker.loop import BLOCK_MS, WorkerLoop
+from worker.models import repository
+from worker.models.interface import Model, ModelConfig
+
+
+def main(settings: WorkerSettings) -> int:
+    """Run a worker; returns the exit status."""
+    humanlog.configure("worker", level=settings.log_level)
+    name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    log = EventLog(Path(settings.log_dir), "worker", name)
+    with vitals.GcWatch(log):
+        try:
+            device = devices.open_device(settings.device, threads=settings.threads)
+            log.write(vitals.hello(sys.argv, torch=devices.torch_version(), torch_threads=settings.threads))
+            log.write(Cfg({**asdict(settings), "redis": settings.redis.rpartition("@")[2]}))
+            models = _load(settings, device.name, log)
+        except SettingsError as e:
+            humanlog.get().error("cannot start", reason=str(e))
+            log.close("error")
+            return 2
+        # Loading leaves hundreds of thousands of objects that will never be garbage: keep them out of every collection.
+        gc.collect()
+        gc.freeze()
+        in_good_order = uvloop.run(_serve(settings, name, device, models, log))
+    log.close("stopped" if in_good_order else "broken")
+    return 0 if in_good_order else 1
+
+
+def _load(settings: WorkerSettings, device: str, log: EventLog) -> list[tuple[ModelConfig, Model]]:
+    directory = Path(settings.model_repository) if settings.model_repository else repository.demo_repository()
+    configs = repository.scan(directory)
+    wanted = {m.strip() for m in settings.models.split(",") if m.strip()}
+    if unknown := wanted - {c.name for c in configs}:
+        raise SettingsError(
+            f"--models: {sorted(unknown)} not found in {directory}; it holds {sorted({c.name for c in configs})}"
+        )
+    models = []
+    for config in configs:
+        if wanted and config.name not in wanted:
+            continue
+        start = clock.now_ns()
+        model = repository.load(config, device)
+        end = clock.now_ns()
+        log.write(Evt("model_load", start, end, {"model": config.name, "version": config.version}))
+        humanlog.get().info(
+            "model ready", model=config.name, version=config.version, seconds=round((end - start) / 1e9, 2)
+        )
+        models.append((config, model))
+    return models
+
+
+async def _serve(
+    settings: WorkerSettings,
+    name: str,
+    device: devices.Device,
+    models: list[tuple[ModelConfig, Model]],
+    log: EventLog,
+) -> bool:
+    """Serve until told to stop. False: something broke."""
+    human = humanlog.get()
+    lease_us = int(settings.lease_s * 1e6)
+    queues = [Queue(config.name, config.version) for config, _ in models]
+    descriptor = wire.encode_worker(
+        wire.WorkerDescriptor(
+            worker=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            clock=clock.clock_id(),
+            device=device.name,
+            models=[config.descriptor() for config, _ in models],
+        )
+    )
+    down_since_ns = 0
+
+    def changed(up: bool) -> None:
+        nonlocal down_since_ns
+        now = clock.now_ns()
+        if up:
+            loop.connection_changed(True)
+            if down_since_ns:
+                log.write(Evt("reconnect", down_since_ns, now))
+                human.info("reconnected to Redis", seconds=round((now - down_since_ns) / 1e9, 2))
+        else:
+            down_since_ns = now
+            human.warning("lost the connection to Redis")
+
+    connection = Connection(settings.redis, f"{name}", on_connect=scripts.load_all, on_change=changed)
+    blocking = Connection(
+        settings.redis,
+        f"{name}-read",
+        on_change=lambda up: loop.connection_changed(up),
+        read_limit_s=BLOCK_MS / 1000 + 3,
+    )
+    bell = Connection(settings.redis, f"{name}-bell")
+    loop = WorkerLoop(
+        name=name,
+        models=models,
+        device=device,
+        connection=connection,
+        blocking=blocking,
+        bell=bell,
+        log=log,
+        lease_us=lease_us,
+    )
+    keeper = Keeper(loop, connection, log, descriptor, lease_us)
+    watch = vitals.LoopWatch(log)
+    sampler = vitals.Sampler(log, watch, lambda: {"inflight": len(loop.held)})
+    told_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
+
+    async with connection, blocking, bell:
+        waiting_to_stop = asyncio.create_task(told_to_stop.wait())
+        connecting = asyncio.create_task(connection.wait_connected())
+        await asyncio.wait([waiting_to_stop, connecting], return_when=asyncio.FIRST_COMPLETED)
+        beside: list[asyncio.Task[None]] = []
+        if not told_to_stop.is_set():
+            for queue in queues:
+                await calls.ensure_groups(connection, queue)
+            human.info("serving", worker=name, device=device.name, models=[str(q) for q in queues])
+            beside = [
+                asyncio.create_task(keeper.run(), name="beat"),
+                asyncio.create_task(
+                    keep_ticking(connection, lambda: queues, name, log, lease_us=lease_us), name="tick"
+                ),
+                asyncio.create_task(watch.run(), name="loop watch"),
+                asyncio.create_task(sampler.run(), name="sampler"),
+                asyncio.create_task(vitals.ClockWatch(log).run(), name="clock watch"),
+            ]
+            serving = asyncio.create_task(loop.run(), name="loop")
+            # Any of these ending by itself is a defect: leave, so that the lease runs out and others take over.
+            await asyncio.wait([waiting_to_stop, serving, *beside], return_when=asyncio.FIRST_COMPLETED)
+            human.info("stopping: finishing what is held", requests=len(loop.held))
+            await loop.stop()
+            _, late = await asyncio.wait([serving], timeout=settings.drain_s)
+            if late:
+                human.warning("gave up waiting", requests=len(loop.held))
+            serving.cancel()
+            await keeper.leave()
+            beside.append(serving)
+        for task in (waiting_to_stop, connecting, *beside):
+            task.cancel()
+        ended = await asyncio.gather(*beside, return_exceptions=True)
+        broken = [result for result in ended if isinstance(result, Exception)]
+        for error in broken:
+            human.error("a task failed", exc_info=error)
+    human.info("stopped")
+    return not broken

@@ -1,0 +1,77 @@
+"""From a model's reply to the bytes of an answer, checked against what model.toml declares."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.tensors import DTYPES, to_bytes
+from shared.wire import ModelTensor, ReplyBody, Tensor, encode_reply_body
+from worker.models.interface import Array, ModelConfig, ModelInputError, ModelReply, ModelRequest
+
+
+class ModelOutputError(Exception):
+    """The model answered something else than it declares: the author's fault."""
+
+
+def check_count(replies: Sequence[ModelReply], requests: Sequence[ModelRequest]) -> None:
+    """Raise ModelOutputError unless there is one reply per request."""
+    if len(replies) != len(requests):
+        raise ModelOutputError(
+            f"split returned {len(replies)} replies for {len(requests)} requests; return one for each"
+        )
+
+
+def encode(config: ModelConfig, request: ModelRequest, reply: ModelReply, wanted: Sequence[str]) -> bytes:
+    """The encoded body of an answer with the `wanted` outputs in that order; none wanted means all.
+
+    Raises ModelInputError for an output the model does not have, ModelOutputError for one that is not as declared.
+    """
+    if not isinstance(reply, ModelReply):
+        raise ModelOutputError(f"split returned a {type(reply).__name__}; return ModelReply objects")
+    declared = {output.name: output for output in config.outputs}
+    outputs = []
+    for name in wanted or declared:
+        if name not in declared:
+            raise ModelInputError(
+                f"unexpected inference output '{name}' for model '{config.name}'; it has {list(declared)}"
+            )
+        if name not in reply.outputs:
+            raise ModelOutputError(f"the reply has no output '{name}', which model.toml declares")
+        array = _checked(config, declared[name], reply.outputs[name], request.rows)
+        datatype = declared[name].datatype
+        outputs.append(Tensor(name, datatype, list(array.shape), to_bytes(array, datatype)))
+    return encode_reply_body(ReplyBody(outputs=outputs, parameters=reply.parameters))
+
+
+def encode_failure(code: str, text: str) -> bytes:
+    """The encoded body of an answer that is an error."""
+    return encode_reply_body(ReplyBody(error_code=code, error=text))
+
+
+def _checked(config: ModelConfig, declared: ModelTensor, array: Array, rows: int) -> Array:
+    name, datatype = declared.name, declared.datatype
+    if not isinstance(array, np.ndarray):
+        raise ModelOutputError(f"output '{name}' is a {type(array).__name__}; replies hold numpy arrays")
+    expected_dtype = np.dtype(object) if datatype == "BYTES" else DTYPES[datatype]
+    if array.dtype != expected_dtype:
+        raise ModelOutputError(
+            f"output '{name}' is {array.dtype}; model.toml declares {datatype}, which is {expected_dtype} in numpy"
+        )
+    expected = [rows, *declared.shape] if config.max_batch_size > 0 else declared.shape
+    fits = len(expected) == array.ndim and all(e in (-1, size) for e, size in zip(expected, array.shape, strict=True))
+    if not fits:
+        raise ModelOutputError(
+            f"output '{name}' has shape {list(array.shape)} for {rows} rows; model.toml makes it {expected}"
+        )
+    return _as_bytes(array, name) if datatype == "BYTES" else array
+
+
+def _as_bytes(array: Array, name: str) -> Array:
+    encoded = np.empty(array.size, dtype=object)
+    for i, element in enumerate(array.ravel().tolist()):
+        if not isinstance(element, bytes | str):
+            raise ModelOutputError(
+                f"element {i} of BYTES output '{name}' is a {type(element).__name__}; it must be bytes or str"
+            )
+        encoded[i] = element.encode() if isinstance(element, str) else element
+    return encoded.reshape(array.shape)

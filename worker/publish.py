@@ -1,0 +1,260 @@
+"""From a finished pass to answers in Redis and records in the log."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared import clock, wire
+from shared.broker import calls
+from shared.broker.connection import BrokerError, Connection
+from shared.eventlog import EventLog
+from shared.events import Batch, Evt, Wreq
+from shared.keys import Queue
+from shared.policy.batching import CloseReason
+from worker.device import Executed
+from worker.intake import Job
+from worker.models.interface import ModelConfig
+
+RETRY_S = 0.05
+
+
+@dataclass(slots=True)
+class Run:
+    """One pass through the device, from sealed to published."""
+
+    batch_id: str
+    queue: Queue
+    config: ModelConfig
+    jobs: Sequence[Job]
+    reason: CloseReason
+    sealed_ns: int
+    nth: int
+    shape_seen: bool
+    waiting_after: int
+    executed: Executed | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its requests together."""
+        return sum(j.waiting.rows for j in self.jobs)
+
+
+class Publisher:
+    """Hands answers in, and repeats that until Redis has said what became of them."""
+
+    def __init__(self, connection: Connection, log: EventLog, worker: str, clock_id: str) -> None:
+        self._connection = connection
+        self._log = log
+        self._worker = worker
+        self._clock_id = clock_id
+
+    async def publish(self, run: Run) -> None:
+        """Answer every request of a pass, and log it."""
+        done = run.executed
+        assert done is not None
+        sent_ns = clock.now_ns()
+        answers = [
+            calls.Answer(
+                id=job.delivery.id,
+                attempt=job.delivery.attempt,
+                failed=result.failed,
+                answer=wire.encode_reply(self._stamps(run, job, done, done.encoded_ns[i], sent_ns), result.body),
+            )
+            for i, (job, result) in enumerate(zip(run.jobs, done.results, strict=True))
+        ]
+        statuses = await self._hand_in(run.queue, answers, _counters(run, done), run.jobs)
+        confirmed_ns = clock.now_ns()
+        for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
+            outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
+            self._log.write(
+                _wreq(
+                    run.queue,
+                    job,
+                    outcome,
+                    run=run,
+                    stamps=(
+                        run.sealed_ns,
+                        done.entered_ns,
+                        done.collated_ns,
+                        done.done_ns,
+                        done.encoded_ns[i],
+                        sent_ns,
+                        confirmed_ns,
+                    ),
+                    position=i,
+                    bytes_out=len(result.body),
+                    error=(result.error_code, result.error),
+                )
+            )
+        self._log.write(_batch(run, done))
+
+    async def reject(self, queue: Queue, jobs: Sequence[Job]) -> None:
+        """Answer requests that cannot run with their own errors."""
+        now = clock.now_ns()
+        answers = []
+        for job in jobs:
+            assert job.error is not None
+            body = wire.encode_reply_body(wire.ReplyBody(error_code=job.error.kind.code, error=job.error.message))
+            stamps = wire.WorkerStamps(
+                job.w0, job.w1, job.w2, now, now, now, now, now, now, self._worker, self._clock_id,
+                job.delivery.attempt, job.delivery.lost_us, "", 0, 0, "", 0, 0,
+            )  # fmt: skip
+            answers.append(calls.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
+        statuses = await self._hand_in(queue, answers, {"fail_count": len(jobs)}, jobs)
+        for job, status in zip(jobs, statuses, strict=True):
+            assert job.error is not None
+            error = (job.error.kind.code, job.error.message)
+            self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, stamps=(now,) * 7, error=error))
+
+    async def _hand_in(
+        self, queue: Queue, answers: list[calls.Answer], counters: dict[str, int], jobs: Sequence[Job]
+    ) -> list[str]:
+        until_ns = max(job.waiting.deadline_at_ns for job in jobs)
+        while True:
+            try:
+                return await calls.complete(self._connection, queue, answers, counters)
+            except BrokerError as e:
+                # Safe to repeat: the script answers OKDUP for what it has. Pointless once nobody waits any more.
+                if clock.now_ns() >= until_ns:
+                    now = clock.now_ns()
+                    self._log.write(Evt("answers_dropped", now, now, {"requests": len(answers), "error": str(e)}))
+                    return ["UNKNOWN"] * len(answers)
+            await asyncio.sleep(RETRY_S)
+
+    def _stamps(self, run: Run, job: Job, done: Executed, encoded_ns: int, sent_ns: int) -> wire.WorkerStamps:
+        return wire.WorkerStamps(
+            w0=job.w0,
+            w1=job.w1,
+            w2=job.w2,
+            w3=run.sealed_ns,
+            w4=done.entered_ns,
+            w5=done.collated_ns,
+            w6=done.done_ns,
+            w7=encoded_ns,
+            w8=sent_ns,
+            worker=self._worker,
+            clock=self._clock_id,
+            attempt=job.delivery.attempt,
+            lost_us=job.delivery.lost_us,
+            batch_id=run.batch_id,
+            batch_rows=run.rows,
+            batch_requests=len(run.jobs),
+            close_reason=run.reason.value,
+            tokens_useful=done.tokens_useful,
+            tokens_padded=done.tokens_padded,
+        )
+
+
+def _wreq(
+    queue: Queue,
+    job: Job,
+    outcome: str,
+    *,
+    stamps: tuple[int, int, int, int, int, int, int],
+    run: Run | None = None,
+    position: int = 0,
+    bytes_out: int = 0,
+    error: tuple[str, str] = ("", ""),
+) -> Wreq:
+    d = job.delivery
+    w3, w4, w5, w6, w7, w8, w9 = stamps
+    trace = d.traceparent.split("-")
+    return Wreq(
+        id=d.id,
+        trace_id=trace[1] if len(trace) > 2 else "",
+        parent_span_id=trace[2] if len(trace) > 2 else "",
+        model=queue.model,
+        version=queue.version,
+        attempt=d.attempt,
+        outcome=outcome,
+        w0=job.w0,
+        w1=job.w1,
+        w2=job.w2,
+        w3=w3,
+        w4=w4,
+        w5=w5,
+        w6=w6,
+        w7=w7,
+        w8=w8,
+        w9=w9,
+        g3=d.sent_ns,
+        gateway=d.gateway,
+        entry_id=d.entry_id,
+        lost_us=d.lost_us,
+        batch_id=run.batch_id if run else "",
+        position=position,
+        rows=job.waiting.rows,
+        cost=job.waiting.cost,
+        bytes_in=len(d.payload),
+        bytes_out=bytes_out,
+        error_code=error[0],
+        error=error[1],
+    )
+
+
+def _batch(run: Run, done: Executed) -> Batch:
+    return Batch(
+        batch_id=run.batch_id,
+        model=run.queue.model,
+        version=run.queue.version,
+        close_reason=run.reason.value,
+        w3=run.sealed_ns,
+        w4=done.entered_ns,
+        w5=done.collated_ns,
+        w6=done.done_ns,
+        w7=done.encoded_ns[-1],
+        requests=len(run.jobs),
+        rows=run.rows,
+        rows_max=run.config.max_batch_size or 1,
+        cost=sum(j.waiting.cost for j in run.jobs),
+        members=[j.delivery.id for j in run.jobs],
+        costs=[j.waiting.cost for j in run.jobs],
+        oldest_wait=run.sealed_ns - run.jobs[0].w2,
+        waiting_after=run.waiting_after,
+        tokens_useful=done.tokens_useful,
+        tokens_padded=done.tokens_padded,
+        h2d=done.h2d_ns,
+        compute=done.compute_ns,
+        d2h=done.d2h_ns,
+        cpu=done.cpu_ns,
+        runq=done.runq_ns,
+        minflt=done.minflt,
+        majflt=done.majflt,
+        nvcsw=done.nvcsw,
+        nivcsw=done.nivcsw,
+        nth=run.nth,
+        shape_seen=run.shape_seen,
+        splits=done.splits,
+    )
+
+
+def _counters(run: Run, done: Executed) -> dict[str, int]:
+    """What the pass adds to the cumulative statistics of its model version (Triton's names and meaning)."""
+    n = len(run.jobs)
+    failed = sum(r.failed for r in done.results)
+    input_ns = done.collated_ns - done.entered_ns
+    infer_ns = done.done_ns - done.collated_ns
+    output_ns = done.encoded_ns[-1] - done.done_ns
+    queue_ns = sum(j.delivery.waited_us * 1000 + run.sealed_ns - j.w1 for j in run.jobs)
+    total_ns = queue_ns + n * (input_ns + infer_ns + output_ns)
+    size = f"b{run.rows}"
+    return {
+        "success_count": n - failed,
+        "success_ns": total_ns * (n - failed) // n,
+        "fail_count": failed,
+        "fail_ns": total_ns * failed // n,
+        "queue_count": n,
+        "queue_ns": queue_ns,
+        "compute_input_count": n,
+        "compute_input_ns": n * input_ns,
+        "compute_infer_count": n,
+        "compute_infer_ns": n * infer_ns,
+        "compute_output_count": n,
+        "compute_output_ns": n * output_ns,
+        "inference_count": run.rows,
+        "execution_count": 1,
+        f"{size}_count": 1,
+        f"{size}_input_ns": input_ns,
+        f"{size}_infer_ns": infer_ns,
+        f"{size}_output_ns": output_ns,
+    }
