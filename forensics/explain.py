@@ -121,9 +121,14 @@ class Explainer:
 
     def explain(self, request_id: str) -> Explanation:
         """Explain one request by its whole id. Raises KeyError when no line is about it."""
-        tries = sorted(self._wreqs.get(request_id, ()), key=lambda line: (line.record.attempt, line.envelope.wall_us))
+        tries = self._tries(request_id)
         line = self._reqs.get(request_id)
+        if line is not None and line.record.part:
+            tries = self._tries(line.record.part)
         return self._whole(line, tries) if line is not None else self._part(request_id, tries)
+
+    def _tries(self, request_id: str) -> list[LogLine[Wreq]]:
+        return sorted(self._wreqs.get(request_id, ()), key=lambda line: (line.record.attempt, line.envelope.wall_us))
 
     def _whole(self, line: LogLine[Req], tries: Sequence[LogLine[Wreq]]) -> Explanation:
         r = line.record
@@ -131,9 +136,11 @@ class Explainer:
         timeline = timeline_of(r, offset)
         parts = segments(timeline)
         answered = bool(r.w8 and r.g3 and r.g5)
-        batch = self._batch(r.worker, r.batch_id, r.id, r)
+        batch = self._batch(r.worker, r.batch_id, r.part or r.id, r)
         missing = self._missing(r, tries, batch)
         notes = [*missing, *_clock_notes(offset, parts), *_silent_attempts(r.attempt, tries)]
+        if r.parts > 1:
+            notes.append(f"the request went out in {r.parts} parts; shown is the one answered last, {r.part}")
         if r.g3 and not answered:
             notes.append("the request was handed over, but no worker's answer came back")
         if any(p.name == "lost_attempt" for p in parts) and any(p.name == "stream_wait" for p in parts):
@@ -269,7 +276,11 @@ def _clock_notes(offset: Offset, parts: Sequence[Segment]) -> list[str]:
         notes.append(f"the clocks compare only to +-{half_ms:.3f} ms, so the way there and back is not split")
     if offset.source is OffsetSource.CAUSALITY:
         notes.append("no measured clock offset is in the logs; it is bounded by causality alone")
-    notes += [f"{p.name} is negative: the clocks' bounds contradict the stamps" for p in parts if p.ns < 0]
+    crossing = ("uplink", "deliver", "downlink", "unexplained")
+    for p in parts:
+        if p.ns < 0:
+            why = "the clocks' bounds contradict the stamps" if p.name in crossing else "its stamps are out of order"
+            notes.append(f"{p.name} is negative: {why}")
     return notes
 
 

@@ -23,15 +23,14 @@ TAGS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind i
 
 ALL: frozenset[type[Event]] = frozenset(TAGS.values())
 
-PART_CHARS_MIN = 6
+PIECE_CHARS_MIN = 6
 """A piece of an id must be at least this long to stand for it."""
 
 _envelope_decoder = msgspec.json.Decoder(Envelope)
 _decoders = {tag: msgspec.json.Decoder(kind) for tag, kind in TAGS.items()}
 _rotated = re.compile(r"(?P<stem>.+)\.(?P<number>\d+)\.jsonl")
-_TAG_WITHIN_BYTES = 64
-"""The envelope comes first in a line, and `t` is its second field."""
 _ENVELOPE_WITHIN_BYTES = 512
+"""The envelope comes first in a line, so this much of it has the tag and the time."""
 _FAR_US = 1 << 62
 
 
@@ -150,7 +149,7 @@ def read_logs(
 
 def _tag_of(line: bytes) -> str:
     """A line's tag by its bytes alone. In JSON text a quote is escaped, so no value can look like this."""
-    start = line.find(b'"t":"', 0, _TAG_WITHIN_BYTES)
+    start = line.find(b'"t":"', 0, _ENVELOPE_WITHIN_BYTES)
     if start < 0:
         return ""
     return line[start + 5 : line.find(b'"', start + 5)].decode("utf-8", "replace")
@@ -245,19 +244,21 @@ class Logs:
         """The ids of the requests that `query` names, oldest first.
 
         It may be an id, a client's label or body id, or a trace id (all requests that bear it); or else the
-        beginning or end of one id. Raises AmbiguousId when that fits several.
+        beginning or end of one id. A part of a request names the whole. Raises AmbiguousId when a piece of an id
+        fits several requests.
         """
         if not query:
             return []
         reqs = self.of(Req)
         wreqs = self.of(Wreq)
-        seen = dict.fromkeys(
-            [r.id for _, r in reqs if query in (r.id, r.label, r.client_id, r.trace_id)]
-            + [w.id for _, w in wreqs if query in (w.id, w.trace_id)]
-        )
-        if not seen and len(query) >= PART_CHARS_MIN:
-            ids = dict.fromkeys([r.id for _, r in reqs] + [w.id for _, w in wreqs])
-            seen = dict.fromkeys(i for i in ids if i.startswith(query) or i.endswith(query))
+        whole = {(r.trace_id, r.span_id): r.id for _, r in reqs if r.parts}
+        names: list[tuple[str, str, tuple[str, ...]]] = [
+            (r.id, r.id, (r.label, r.client_id, r.trace_id)) for _, r in reqs
+        ]
+        names += [(whole.get((w.trace_id, w.parent_span_id), w.id), w.id, (w.trace_id,)) for _, w in wreqs]
+        seen = dict.fromkeys(of for of, own, others in names if query == own or query in others)
+        if not seen and len(query) >= PIECE_CHARS_MIN:
+            seen = dict.fromkeys(of for of, own, _ in names if own.startswith(query) or own.endswith(query))
             if len(seen) > 1:
                 raise AmbiguousId(list(seen))
         ended = {w.id: envelope.wall_us for envelope, w in wreqs} | {r.id: envelope.wall_us for envelope, r in reqs}

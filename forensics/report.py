@@ -23,8 +23,9 @@ WIDTH_MAX = 120
 UNCERTAINTY_SHOWN_NS = 1_000
 CULPRITS_MAX = 8
 """So many lines say what the worker was doing in one wait; the rest is one sum."""
-MATES_MAX = 8
+MATES_MAX = 6
 SHORT_ID_CHARS = 8
+"""The end of an id tells requests apart, and `explain` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _waterfall(e: Explanation, width: int, plain: bool) -> list[Text]:
         line.append(f"{s.kind.value:<8}", style=style).append(" |")
         line.append(_bar(at_ns, s.ns, e.e2e_ns, bar_width, "#" if plain else "█").rstrip(), style=style)
         lines.append(line)
-        lines += [_culprit_line(e.worker, pieces) for pieces in _culprits(e, s.name)[:CULPRITS_MAX]]
+        lines += [_culprit_line(pieces) for pieces in _culprits(e, s.name)[:CULPRITS_MAX]]
         if rest := _culprits(e, s.name)[CULPRITS_MAX:]:
             rest_ns = sum(p.ns for pieces in rest for p in pieces)
             lines.append(Text(f"{'':<12} {exact_ms(rest_ns):>13} {len(rest)} more; --json has them all", style="dim"))
@@ -145,29 +146,28 @@ def _culprits(e: Explanation, segment: str) -> list[list[Piece]]:
     return list(found.values())
 
 
-def _culprit_line(worker: str, pieces: Sequence[Piece]) -> Text:
+def _culprit_line(pieces: Sequence[Piece]) -> Text:
     ns = sum(p.ns for p in pieces)
-    return Text(f"{'':<12} {exact_ms(ns):>13} {_what(worker, pieces[0])}", style="dim")
+    return Text(f"{'':<12} {exact_ms(ns):>13} {_what(pieces[0])}", style="dim")
 
 
-def _what(worker: str, piece: Piece) -> str:
-    worker = visible(worker)
+def _what(piece: Piece) -> str:
     if (b := piece.batch) is not None:
         tokens = f", {b.tokens_padded} tokens" if b.tokens_padded else ""
         count = f"{b.requests} request{'s' if b.requests != 1 else ''}"
-        return f"{worker} ran batch {visible(b.batch_id)}: {count} of {visible(b.model)}/{visible(b.version)}{tokens}"
+        return f"ran batch {visible(b.batch_id)}: {count} of {visible(b.model)}/{visible(b.version)}{tokens}"
     attrs = piece.span.attrs if piece.span is not None else {}
     detail = visible(", ".join(f"{key}={value}" for key, value in attrs.items()))
     told = {
-        Doing.MODEL_LOAD: f"{worker} loaded a model",
-        Doing.WARM_UP: f"{worker} warmed up a model",
-        Doing.GC: f"{worker} collected garbage",
-        Doing.RECONNECT: f"{worker} had lost Redis and reconnected",
-        Doing.LOOP_LAG: f"{worker}'s event loop was held up",
-        Doing.ABSENT: f"{worker} was not running yet",
-        Doing.UNKNOWN: f"unknown: {worker}'s log does not cover it",
-        Doing.FILLING: f"{worker} waited for the batch to fill",
-        Doing.IDLE: f"{worker} was idle, between two pulls",
+        Doing.MODEL_LOAD: "worker loaded a model",
+        Doing.WARM_UP: "worker warmed up a model",
+        Doing.GC: "worker collected garbage",
+        Doing.RECONNECT: "worker had lost Redis and reconnected",
+        Doing.LOOP_LAG: "worker's event loop was held up",
+        Doing.ABSENT: "worker was not running yet",
+        Doing.UNKNOWN: "unknown: the worker's log does not cover it",
+        Doing.FILLING: "worker waited for the batch to fill",
+        Doing.IDLE: "worker was idle, between two pulls",
     }
     return told.get(piece.doing, piece.doing.value) + (f" ({detail})" if detail else "")
 
@@ -200,7 +200,7 @@ def _batch_lines(batch: BatchView) -> list[Text]:
             times = f"copy in {exact_ms(b.h2d)}, compute {exact_ms(b.compute)}, copy out {exact_ms(b.d2h)}"
             lines.append(Text(f"  on the device, ms: {times}"))
         if batch.mates:
-            shown = ", ".join(visible(m) for m in batch.mates[:MATES_MAX])
+            shown = ", ".join(visible(m[-SHORT_ID_CHARS:]) for m in batch.mates[:MATES_MAX])
             more = f" and {len(batch.mates) - MATES_MAX} more" if len(batch.mates) > MATES_MAX else ""
             lines.append(Text(f"  with {shown}{more}"))
     return lines

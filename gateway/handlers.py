@@ -146,9 +146,10 @@ class Handlers:
             else:
                 replies = await asyncio.gather(*(p.answer for p in call.parts))
         finally:
-            call.g6 = clock.now_ns()
             for p in call.parts:
                 self._submitter.abandon(p)  # no effect on those that have ended
+            call.g6 = clock.now_ns()
+            for p in call.parts:
                 if p.answer.done() and not p.answer.cancelled():
                     p.answer.exception()  # seen, so that asyncio does not complain about the second of two failures
             call.settle()

@@ -17,7 +17,7 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
-    "model_repository(index)",
+    "model_repository",
 )
 """Only what is implemented; no client checks the list, people do."""
 

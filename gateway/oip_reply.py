@@ -5,7 +5,7 @@ would turn into the 17 digits of a double. It prints NaN and the infinities as n
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -19,8 +19,7 @@ JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedReply:
+class RenderedReply(NamedTuple):
     """A 200. `json_length` is the Inference-Header-Content-Length header; None: no binary tail, no such header."""
 
     body: bytes

@@ -24,6 +24,8 @@ from shared.keys import Queue
 RETRY_S = 0.05
 CALL_BYTES_MAX = 1 << 20
 CALL_REQUESTS_MAX = 256
+HAND_OVER_AT = 16
+"""So many requests leave before their tick ends: the workers begin while this loop still reads the others."""
 RECONCILE_INTERVAL_S = 1.0
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
@@ -191,8 +193,13 @@ class Submitter:
             p.answer.set_exception(error)
 
     def _hand_over(self, p: Pending) -> None:
-        self._outbox.setdefault(p.queue, []).append(p)
-        self._schedule_flush()
+        waiting = self._outbox.setdefault(p.queue, [])
+        waiting.append(p)
+        if len(waiting) >= HAND_OVER_AT:
+            del self._outbox[p.queue]
+            self.own(self._accept(p.queue, waiting))
+        else:
+            self._schedule_flush()
 
     def _cancel(self, p: Pending, *, expired: bool) -> None:
         if p.g3:

@@ -1,7 +1,7 @@
 """W3C trace context: take up the client's trace or begin one, and give the gateway's own span its id."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import get_current_span
@@ -11,8 +11,7 @@ _propagator = TraceContextTextMapPropagator()
 _ids = RandomIdGenerator()
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(NamedTuple):
     """Where a request stands in its trace; hex digits as in the header."""
 
     trace_id: str

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from forensics.explain import explain
 from forensics.load import Logs
-from forensics.report import render_explanation, segment_table
+from forensics.report import print_to, render_explanation, segment_table
 from forensics.requests import rows
 from shared import humanlog
 from shared.broker.embedded import NoRedis
@@ -215,10 +215,10 @@ async def _show(console: Console, stack: Stack, texts: int) -> None:
     await asyncio.sleep(0.2)  # the writers flush every 50 ms
     logs = Logs.load([stack.log_dir])
     console.print("\nWhere the time went, all requests:")
-    console.print(segment_table(rows(logs)))
+    print_to(console, segment_table(rows(logs)))
     console.print(f"\nThe slowest of them ({CLIENTS} clients send at once, so most of it is waiting for the others):")
     for explanation in explain(logs, slowest):
-        console.print(render_explanation(explanation))
+        print_to(console, render_explanation(explanation))
 
 
 async def _embed_all(console: Console, client: "Client", docs: Sequence[Doc]) -> tuple[np.ndarray[Any, Any], str]:

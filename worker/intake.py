@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shared import tensors, wire
+from shared import clock, tensors, wire
 from shared.broker.calls import Delivery
 from shared.errors import BadRequest, TailraceError
 from shared.policy.batching import Waiting
@@ -24,7 +24,7 @@ class Job:
     """Set when the payload could not be understood: the job is answered with this and never runs."""
 
 
-def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int, now_ns: int) -> Job:
+def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int) -> Job:
     """Decode a delivery. Never raises: what is wrong with the request becomes the job's error."""
     request = ModelRequest({}, {}, 1)
     wanted: list[str] = []
@@ -48,12 +48,13 @@ def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w
     except Exception as e:
         # The author's `cost` or `batch_key` failed on this input.
         error = BadRequest(f"the model could not size up the request: {type(e).__name__}: {e}")
+    w2 = clock.now_ns()
     waiting = Waiting(
         id=delivery.id,
         rows=max(1, request.rows),
         cost=max(1, cost),
         key=key,
-        since_ns=now_ns,
+        since_ns=w2,
         deadline_at_ns=w1 + delivery.left_us * 1000,
     )
-    return Job(delivery, waiting, request, wanted, w0, w1, now_ns, error)
+    return Job(delivery, waiting, request, wanted, w0, w1, w2, error)

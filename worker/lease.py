@@ -36,6 +36,7 @@ class Keeper:
     async def beat(self) -> None:
         """Renew once, for each queue, and drop what is not ours any more."""
         await calls.announce(self._connection, self._loop.name, self._descriptor, lease_us=self._lease_us)
+        await self._loop.flush_counts()
         for queue, served in self._loop.served.items():
             held = [(rid, job.delivery.attempt) for rid, job in served.jobs.items()]
             alive, not_ours = await calls.beat(self._connection, queue, self._loop.name, held, lease_us=self._lease_us)
@@ -48,6 +49,7 @@ class Keeper:
     async def leave(self) -> None:
         """Leave the directory and the queues in good order."""
         try:
+            await self._loop.flush_counts()
             await calls.announce(self._connection, self._loop.name, b"", lease_us=0)
             for queue in self._loop.served:
                 await calls.leave(self._connection, queue, self._loop.name)

@@ -172,6 +172,10 @@ class WorkerLoop:
                 if job := served.jobs.pop(rid, None):
                     self._release(job)
 
+    async def flush_counts(self) -> None:
+        """Say what was counted since."""
+        await self._publisher.flush_counts()
+
     # -- pull ----------------------------------------------------------------------------------------------------
 
     async def _pull(self) -> None:
@@ -258,7 +262,7 @@ class WorkerLoop:
         w1 = clock.now_ns()
         refused = []
         for delivery in deliveries:
-            job = receive(delivery, served.model, served.config, w0=w0, w1=w1, now_ns=clock.now_ns())
+            job = receive(delivery, served.model, served.config, w0=w0, w1=w1)
             self.held[delivery.id] = job
             if job.error:
                 refused.append(job)

@@ -16,6 +16,8 @@ from worker.intake import Job
 from worker.models.interface import ModelConfig
 
 RETRY_S = 0.05
+COUNT_INTERVAL_NS = 100_000_000
+"""Statistics are collected for this long, so that a small pass does not pay twenty more commands."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class Publisher:
         self._log = log
         self._worker = worker
         self._clock_id = clock_id
+        self._counts: dict[Queue, dict[str, int]] = {}
+        self._counted_at_ns = 0
 
     async def publish(self, run: Run) -> None:
         """Answer every request of a pass, and log it."""
@@ -62,7 +66,7 @@ class Publisher:
             )
             for i, (job, result) in enumerate(zip(run.jobs, done.results, strict=True))
         ]
-        statuses = await self._hand_in(run.queue, answers, _counters(run, done), run.jobs)
+        statuses = await self._hand_in(run.queue, answers, run.jobs)
         confirmed_ns = clock.now_ns()
         for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
             outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
@@ -87,6 +91,26 @@ class Publisher:
                 )
             )
         self._log.write(_batch(run, done))
+        if "OK" in statuses:
+            await self._count(run.queue, _counters(run, done))
+
+    async def _count(self, queue: Queue, increments: dict[str, int]) -> None:
+        """Count now if that was not done lately; else collect, for the next time or the `flush_counts` that follows."""
+        due = self._counts.setdefault(queue, {})
+        for name, n in increments.items():
+            due[name] = due.get(name, 0) + n
+        if clock.now_ns() - self._counted_at_ns >= COUNT_INTERVAL_NS:
+            await self.flush_counts()
+
+    async def flush_counts(self) -> None:
+        """Add what was collected to the cumulative statistics in Redis."""
+        self._counted_at_ns = clock.now_ns()
+        counts, self._counts = self._counts, {}
+        for queue, increments in counts.items():
+            try:
+                await calls.count(self._connection, queue, increments, at_ms=clock.wall_us() // 1000)
+            except BrokerError:
+                pass  # statistics are not worth a second try that might count twice
 
     async def reject(self, queue: Queue, jobs: Sequence[Job]) -> None:
         """Answer requests that cannot run with their own errors."""
@@ -100,19 +124,18 @@ class Publisher:
                 job.delivery.attempt, job.delivery.lost_us, "", 0, 0, "", 0, 0,
             )  # fmt: skip
             answers.append(calls.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
-        statuses = await self._hand_in(queue, answers, {"fail_count": len(jobs)}, jobs)
+        statuses = await self._hand_in(queue, answers, jobs)
+        await self._count(queue, {"fail_count": statuses.count("OK")})
         for job, status in zip(jobs, statuses, strict=True):
             assert job.error is not None
             error = (job.error.kind.code, job.error.message)
             self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, stamps=(now,) * 7, error=error))
 
-    async def _hand_in(
-        self, queue: Queue, answers: list[calls.Answer], counters: dict[str, int], jobs: Sequence[Job]
-    ) -> list[str]:
+    async def _hand_in(self, queue: Queue, answers: list[calls.Answer], jobs: Sequence[Job]) -> list[str]:
         until_ns = max(job.waiting.deadline_at_ns for job in jobs)
         while True:
             try:
-                return await calls.complete(self._connection, queue, answers, counters)
+                return await calls.complete(self._connection, queue, answers)
             except BrokerError as e:
                 # Safe to repeat: the script answers OKDUP for what it has. Pointless once nobody waits any more.
                 if clock.now_ns() >= until_ns:

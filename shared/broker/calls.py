@@ -4,9 +4,11 @@ Durations are microseconds of Redis' clock where they go over the wire. Every ca
 `OutcomeUnknown` it may be repeated as it is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from shared.broker import scripts
 from shared.broker.connection import Argument, Connection, ReplyError
@@ -24,8 +26,7 @@ LEADER_TTL_MS = 2_000
 FETCH_BYTES_MAX = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True, gc=False):
     """A request as its gateway hands it over. `budget_us`: what is left of its deadline."""
 
     id: str
@@ -36,8 +37,7 @@ class Submission:
     sent_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A request as a worker gets it, once per attempt.
 
     `left_us`: until its deadline; `lost_us`: since its first start; `waited_us`: since it was accepted.
@@ -59,8 +59,7 @@ class Delivery:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A finished attempt. `answer` is `wire.encode_reply`."""
 
     id: str
@@ -199,20 +198,21 @@ def _entries(reply: Any, by_lane: dict[bytes, tuple[Queue, str]]) -> dict[Queue,
 
 
 async def complete(
-    c: Connection,
-    queue: Queue,
-    answers: Sequence[Answer],
-    counters: dict[str, int],
-    *,
-    inline_max: int = INLINE_BYTES_MAX,
+    c: Connection, queue: Queue, answers: Sequence[Answer], *, inline_max: int = INLINE_BYTES_MAX
 ) -> list[str]:
-    """Hand in answers and count the batch. Returns OK, OKDUP, STALE or GONE for each."""
-    args: list[Argument] = [GROUP, queue.records, queue.reply_prefix, RECORD_TTL_MS, inline_max, len(counters)]
-    for name, increment in counters.items():
-        args += (name, increment)
+    """Hand in answers. Returns OK, OKDUP, STALE or GONE for each."""
+    args: list[Argument] = [GROUP, queue.records, queue.reply_prefix, RECORD_TTL_MS, inline_max]
     for a in answers:
         args += (a.id, a.attempt, "FAILED" if a.failed else "DONE", a.answer)
-    return [status.decode() for status in await scripts.run(c, "complete", (queue.deadlines, queue.stats), args)]
+    return [status.decode() for status in await scripts.run(c, "complete", (queue.deadlines,), args)]
+
+
+async def count(c: Connection, queue: Queue, increments: Mapping[str, int], *, at_ms: int) -> None:
+    """Add to the cumulative counters of a queue. Not idempotent: after OutcomeUnknown the increments are given up."""
+    futures = [c.call("HINCRBY", queue.stats, name, n) for name, n in increments.items()]
+    futures.append(c.call("HSET", queue.stats, "last_inference_ms", at_ms))
+    for future in futures:
+        await future
 
 
 async def cancel(c: Connection, queue: Queue, ids: Sequence[str], *, expired: bool = False) -> list[str]:
@@ -255,8 +255,12 @@ async def peek(c: Connection, queue: Queue, ids: Sequence[str]) -> list[tuple[st
 
 
 async def forget(c: Connection, queue: Queue, gateway: str, ids: Sequence[str], *, read_up_to: str = "") -> None:
-    """Delete finished records, and the reply stream up to an entry."""
-    await scripts.run(c, "forget", (queue.replies(gateway),), (queue.records, read_up_to, *ids))
+    """Delete finished records, and the reply stream up to an entry. Only for requests whose end is known."""
+    futures = [c.call("UNLINK", *(queue.records + rid for rid in ids))] if ids else []
+    if read_up_to:
+        futures.append(c.call("XTRIM", queue.replies(gateway), "MINID", "=", read_up_to))
+    for future in futures:
+        await future
 
 
 async def listen(c: Connection, queue: Queue, gateway: str) -> bool:

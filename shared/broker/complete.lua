@@ -1,13 +1,12 @@
 -- A worker hands in the answers of a batch. Idempotent: the same attempt and status again answers OKDUP.
--- KEYS  1 deadlines  2 stats
--- ARGV  1 group  2 record prefix  3 reply prefix  4 record ttl ms  5 inline bytes max  6 number of counters, then
---       2 a counter: name, increment; then 4 a request: id, attempt, status (DONE, FAILED), answer
+-- KEYS  1 deadlines
+-- ARGV  1 group  2 record prefix  3 reply prefix  4 record ttl ms  5 inline bytes max
+--       then 4 a request: id, attempt, status (DONE, FAILED), answer
 -- Returns a status a request: OK, OKDUP, STALE (another attempt or verdict came first), GONE (no record).
 local group, prefix, replies, ttl, inline_max = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local counters = tonumber(ARGV[6])
 lift_oom(KEYS[1])
-local out, by_gateway, counted = {}, {}, false
-for i = 7 + 2 * counters, #ARGV, 4 do
+local out, by_gateway = {}, {}
+for i = 6, #ARGV, 4 do
   local rid, attempt, status, answer = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local R = prefix .. rid
   local h = redis.call('HMGET', R, 'st', 'a', 'q', 'sid', 'gw')
@@ -29,7 +28,6 @@ for i = 7 + 2 * counters, #ARGV, 4 do
     to[#to + 1] = rid
     to[#to + 1] = #answer <= inline_max and answer or ''
     out[#out + 1] = 'OK'
-    counted = true
   end
 end
 for gateway, fields in pairs(by_gateway) do
@@ -37,9 +35,5 @@ for gateway, fields in pairs(by_gateway) do
   for i = 1, #fields, 2000 do
     redis.call('XADD', replies .. gateway, 'NOMKSTREAM', '*', unpack(fields, i, math.min(i + 1999, #fields)))
   end
-end
-if counted then
-  redis.call('HSET', KEYS[2], 'last_inference_ms', int(now_us() / 1000))
-  for i = 7, 6 + 2 * counters, 2 do redis.call('HINCRBY', KEYS[2], ARGV[i], ARGV[i + 1]) end
 end
 return out

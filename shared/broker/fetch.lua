@@ -10,18 +10,18 @@ local t, out, bytes = now_us(), {}, 0
 redis.call('ZADD', KEYS[1], int(t + tonumber(ARGV[5])), consumer)
 local function start(lane, sid, rid)
   local R = prefix .. rid
-  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'v', 'ct', 'tp', 'ts', 'g3', 'p', 'enq')
+  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'v', 'ct', 'tp', 'ts', 'g3', 'p', 'enq', 'a')
   if not h[1] or terminal(h[1]) or h[2] ~= sid then
     redis.call('XACK', lane, group, sid); redis.call('XDEL', lane, sid)
     return
   end
   local left = tonumber(h[3]) - t
   if left <= 0 then return end  -- stays pending: the tick ends it with a reply
-  local attempt = redis.call('HINCRBY', R, 'a', 1)
+  local attempt = int(tonumber(h[13]) + 1)
   local first = h[4] and tonumber(h[4]) or t
-  redis.call('HSET', R, 'st', 'RUNNING', 'own', consumer, 'f', int(first))
+  redis.call('HSET', R, 'st', 'RUNNING', 'a', attempt, 'own', consumer, 'f', int(first))
   bytes = bytes + #h[11]
-  out[#out + 1] = {rid, lane, sid, tostring(attempt), int(left), int(t - first), int(t - tonumber(h[12])),
+  out[#out + 1] = {rid, lane, sid, attempt, int(left), int(t - first), int(t - tonumber(h[12])),
     h[5], h[6], h[7], h[8], h[9], h[10], h[11]}
 end
 for i = 7, #ARGV, 3 do start(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end

@@ -15,7 +15,6 @@ NAMES = (
     "cancel",
     "complete",
     "fetch",
-    "forget",
     "leave",
     "listen",
     "offer",

@@ -10,6 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -28,8 +30,7 @@ class BatchLimits:
             raise ValueError(f"rows_max must be at least 1, cost_max and linger_ns at least 0: {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """A decoded request, ready to run. `key`: only requests with equal keys can share a pass."""
 
     id: str

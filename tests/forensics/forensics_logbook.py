@@ -38,8 +38,9 @@ class Logbook:
             mono=T0_NS + at_ns,
             wall_us=T0_WALL_US + at_ns // 1_000,
         )
-        fields: dict[str, Any] = msgspec.to_builtins(envelope) | msgspec.to_builtins(record)
-        return msgspec.json.encode(fields) + b"\n"
+        head: dict[str, Any] = msgspec.to_builtins(envelope)
+        del head["t"]  # the record begins with it
+        return msgspec.json.encode(head | msgspec.to_builtins(record)) + b"\n"
 
     def write(self, proc: str, inst: str, record: Event, *, at_ms: float, clock: str = "clock-a") -> None:
         """Append one line to the log of its process."""

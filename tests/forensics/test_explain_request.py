@@ -205,6 +205,21 @@ def test_the_json_has_the_promised_shape(whole: Path) -> None:
     assert (told["worker"], told["gateway"], told["complete"], told["notes"]) == ("w-1", "gw-1", True, [])
 
 
+@pytest.mark.parametrize("query", ["req-0001", "part-0001", "part-0002", "f" * 32])
+def test_a_request_in_parts_is_explained_by_the_part_answered_last(tmp_path: Path, query: str) -> None:
+    """Whichever part is asked for, the whole is shown once; the parts have the request's trace and span."""
+    book = Logbook(tmp_path)
+    r = req("req-0001", parts=2, part="part-0002")
+    write_gateway(book, r)
+    write_worker(book, req("part-0001"), req("part-0002"))
+    e = _explain(tmp_path, query)
+    assert (e.id, e.partial, e.complete) == ("req-0001", False, True)
+    assert e.batch is not None
+    assert e.batch.mates == ("part-0001", "mate-0001")
+    assert [a.outcome for a in e.attempt_list] == ["done"]
+    assert e.notes == ("the request went out in 2 parts; shown is the one answered last, part-0002",)
+
+
 def test_a_second_line_about_a_retry_adds_an_attempt(tmp_path: Path) -> None:
     """Workers that live to tell are named with the outcome of their attempt."""
     book = Logbook(tmp_path)

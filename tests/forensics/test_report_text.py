@@ -47,10 +47,10 @@ def test_the_waterfall_says_what_the_worker_was_doing(tmp_path: Path) -> None:
     """Under the wait in the stream stand the batch before and the pause in it."""
     (e,) = explain(_story(tmp_path), "req-0001")
     text = _plain(render_explanation(e))
-    assert "w-1 ran batch b-1: 2 requests of minilm/1" in text
-    assert "25.000000 w-1 collected garbage (generation=2)" in text
+    assert "ran batch b-1: 2 requests of minilm/1" in text
+    assert "25.000000 worker collected garbage (generation=2)" in text
     assert "60 of 80 tokens useful, 25.0 % padding" in text
-    assert "with mate-0001" in text
+    assert "with ate-0001" in text
 
 
 def test_in_a_pipe_there_is_plain_ascii_of_80_columns(tmp_path: Path) -> None:

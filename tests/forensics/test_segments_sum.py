@@ -114,6 +114,15 @@ def test_a_request_that_nobody_answered_waited_and_did_not_wake_or_respond() -> 
     assert _ns(parts, "respond") == 0
 
 
+def test_a_withdrawal_after_the_handler_went_on_makes_nothing_negative() -> None:
+    """The gateway's handler woke on a disconnect (g6) and then withdrew the request (g5): `gw_wake` was negative."""
+    for g3 in (0, 13):
+        parts = segments(Timeline((10, 11, 12, g3, 0, 60, 55, 0, 70)))
+        assert all(p.ns > 0 for p in parts)
+        assert sum(p.ns for p in parts) == 60
+        assert _ns(parts, "no_answer" if g3 else "gw_loop") == (42 if g3 else 43)
+
+
 def test_an_error_before_the_batch_shows_no_absurd_times() -> None:
     """A worker that could not decode a request answers without w3..w7: these zeros were once subtracted."""
     parts = segments(Timeline((100, 101, 102, 103, 104, 120, 121, 122, 123), (105, 106, 107, 0, 0, 0, 0, 0, 110)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,15 +78,14 @@ class ModelConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True):
     """One request. Arrays are read-only views into the message; BYTES are object arrays of bytes, BF16 is uint16.
 
     With a batch dimension each input is [rows, *declared shape]; without one, [*declared shape] and `rows` is 1.
     """
 
     inputs: Mapping[str, Array]
-    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    parameters: Mapping[str, Scalar] = msgspec.field(default_factory=dict)
     rows: int = 1
 
 
