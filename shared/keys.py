@@ -39,6 +39,11 @@ class Queue:
         return f"{self.tag}:r:"
 
     @property
+    def payloads(self) -> str:
+        """Prefix of the requests' payloads (strings); the answer takes the payload's place."""
+        return f"{self.tag}:p:"
+
+    @property
     def lanes(self) -> tuple[str, str]:
         """Streams with consumer group `GROUP`: retry, interactive."""
         return (f"{self.tag}:q:0", f"{self.tag}:q:1")

@@ -63,9 +63,9 @@ class Child:
             backoff_s = min(BACKOFF_MAX_S, 2 * backoff_s)
 
     async def start(self) -> None:
-        """Start the process. Its own group: Ctrl-C reaches the supervisor alone, which stops all in order."""
+        """Start the process. In a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order."""
         self.process = await asyncio.create_subprocess_exec(
-            *self.command, env={**os.environ, **self.env}, process_group=0, preexec_fn=die_with_parent
+            *self.command, env={**os.environ, **self.env}, start_new_session=True, preexec_fn=die_with_parent
         )
 
     async def stop(self, timeout_s: float) -> None:

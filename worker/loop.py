@@ -241,7 +241,7 @@ class WorkerLoop:
             lease_us=self._lease_us,
             given=given,
         )
-        mine = {entry[2] for entry in given}
+        mine = {entry.request_id for entry in given}
         self._take(served, [d for d in deliveries if d.id in mine], w0)
         self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
         self._step()
@@ -251,7 +251,7 @@ class WorkerLoop:
         for served in self.served.values():
             w0 = clock.now_ns()
             entries = await calls.own_entries(self._connection, served.queue, self.name)
-            news = [e for e in entries if e[2] not in self.held]
+            news = [e for e in entries if e.request_id not in self.held]
             if news:
                 self._log.write(Evt("adopt", w0, clock.now_ns(), {"queue": str(served.queue), "entries": len(news)}))
                 await self._fetch_given(served, news, w0)

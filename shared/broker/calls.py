@@ -6,7 +6,7 @@ Durations are microseconds of Redis' clock where they go over the wire. Every ca
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from shared.keys import FLEET_LEASES, FLEET_UNLOADED, FLEET_VERSION, FLEET_WORKE
 from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
 
 RECORD_TTL_MS = 120_000
-"""How long a finished record waits for its gateway; longer than a reconcile interval, or it would look lost."""
+"""How long a record outlives its deadline; longer than a reconcile interval, or it would look lost."""
 REPLY_STREAM_TTL_MS = 30_000
 INLINE_BYTES_MAX = 16 * 1024
 """A longer answer is not copied into the reply stream; the gateway reads it from the record."""
@@ -79,15 +79,20 @@ class Tick:
     lost: tuple[str, ...]
 
 
-Entry = tuple[str, str, str]
-"""An entry that a blocking read delivered: lane, entry id, request id."""
+class Entry(NamedTuple):
+    """An entry that a blocking read delivered. `fields`: names and values, flat."""
+
+    lane: str
+    id: str
+    request_id: str
+    fields: list[bytes]
 
 
 async def accept(
     c: Connection, queue: Queue, submissions: Sequence[Submission], *, gateway: str, queue_max: int
 ) -> list[tuple[str, str]]:
     """Hand over requests. Returns a pair each: OK and the entry id, DUP and the state, FULL and the length, or OOM."""
-    args: list[Argument] = [queue.records, gateway, queue_max, MAX_ATTEMPTS]
+    args: list[Argument] = [queue.records, queue.payloads, gateway, queue_max, RECORD_TTL_MS]
     for s in submissions:
         args += (s.id, s.budget_us, s.payload, SCHEMA_VERSION, CONTENT_TYPE, s.traceparent, s.tracestate, s.sent_ns)
     reply = await scripts.run(c, "accept", (queue.lanes[1], queue.deadlines), args)
@@ -105,9 +110,9 @@ async def fetch(
     bytes_max: int = FETCH_BYTES_MAX,
 ) -> list[Delivery]:
     """Take up to `want` requests, the `given` entries first. Registers the worker's lease as a side effect."""
-    args: list[Argument] = [GROUP, consumer, want, bytes_max, lease_us, queue.records]
+    args: list[Argument] = [GROUP, consumer, want, bytes_max, lease_us, queue.records, queue.payloads]
     for entry in given:
-        args += entry
+        args += (entry.lane, entry.id, entry.request_id)
     try:
         reply = await scripts.run(c, "fetch", (queue.leases, *queue.lanes), args)
     except ReplyError as e:
@@ -115,25 +120,30 @@ async def fetch(
             raise
         await ensure_groups(c, queue)
         reply = await scripts.run(c, "fetch", (queue.leases, *queue.lanes), args)
-    return [_delivery(item) for item in reply]
+    known = {entry.id: entry.fields for entry in given}
+    return [_delivery(item, known) for item in reply]
 
 
-def _delivery(item: list[bytes]) -> Delivery:
-    rid, lane, sid, attempt, left, lost, waited, gateway, schema, content_type, tp, ts, sent, payload = item
+def _delivery(item: list[Any], known: Mapping[str, list[bytes]]) -> Delivery:
+    lane, sid, attempt, left, lost, waited, gateway, payload, fields = item
+    entry_id = sid.decode()
+    if len(fields) == 2:
+        fields = known[entry_id]
+    headers = dict(zip(fields[::2], fields[1::2], strict=True))
     return Delivery(
-        id=rid.decode(),
+        id=headers[b"r"].decode(),
         lane=lane.decode(),
-        entry_id=sid.decode(),
+        entry_id=entry_id,
         attempt=int(attempt),
         left_us=int(left),
         lost_us=int(lost),
         waited_us=int(waited),
         gateway=gateway.decode(),
-        schema=int(schema),
-        content_type=content_type.decode(),
-        traceparent=tp.decode(),
-        tracestate=ts.decode(),
-        sent_ns=int(sent),
+        schema=int(headers[b"v"]),
+        content_type=headers[b"ct"].decode(),
+        traceparent=headers[b"tp"].decode(),
+        tracestate=headers[b"ts"].decode(),
+        sent_ns=int(headers[b"g3"]),
         payload=payload,
     )
 
@@ -193,7 +203,7 @@ def _entries(reply: Any, by_lane: dict[bytes, tuple[Queue, str]]) -> dict[Queue,
         queue, lane = by_lane[lane_name]
         for sid, fields in entries:
             if fields:  # None: deleted meanwhile, still on our list; the fetch of its id would find nothing
-                found.setdefault(queue, []).append((lane, sid.decode(), fields[1].decode()))
+                found.setdefault(queue, []).append(Entry(lane, sid.decode(), fields[1].decode(), fields))
     return found
 
 
@@ -201,7 +211,7 @@ async def complete(
     c: Connection, queue: Queue, answers: Sequence[Answer], *, inline_max: int = INLINE_BYTES_MAX
 ) -> list[str]:
     """Hand in answers. Returns OK, OKDUP, STALE or GONE for each."""
-    args: list[Argument] = [GROUP, queue.records, queue.reply_prefix, RECORD_TTL_MS, inline_max]
+    args: list[Argument] = [GROUP, queue.records, queue.payloads, queue.reply_prefix, inline_max]
     for a in answers:
         args += (a.id, a.attempt, "FAILED" if a.failed else "DONE", a.answer)
     return [status.decode() for status in await scripts.run(c, "complete", (queue.deadlines,), args)]
@@ -217,7 +227,7 @@ async def count(c: Connection, queue: Queue, increments: Mapping[str, int], *, a
 
 async def cancel(c: Connection, queue: Queue, ids: Sequence[str], *, expired: bool = False) -> list[str]:
     """End requests nobody waits for. Returns the state before, GONE where there was no record."""
-    args = (GROUP, queue.records, "EXPIRED" if expired else "CANCELLED", RECORD_TTL_MS, *ids)
+    args = (GROUP, queue.records, queue.payloads, "EXPIRED" if expired else "CANCELLED", *ids)
     return [state.decode() for state in await scripts.run(c, "cancel", (queue.deadlines,), args)]
 
 
@@ -235,7 +245,17 @@ async def beat(
 async def tick(c: Connection, queue: Queue, me: str, *, grace_us: int) -> Tick | None:
     """Run the housekeeping of a queue, if this process leads. None: another one does."""
     keys = (queue.leases, queue.deadlines, queue.tick, queue.leader, *queue.lanes)
-    args = (GROUP, queue.records, queue.reply_prefix, me, LEADER_TTL_MS, grace_us, RECORD_TTL_MS, TICK_LIMIT)
+    args = (
+        GROUP,
+        queue.records,
+        queue.payloads,
+        queue.reply_prefix,
+        me,
+        LEADER_TTL_MS,
+        grace_us,
+        TICK_LIMIT,
+        MAX_ATTEMPTS,
+    )
     reply = await scripts.run(c, "tick", keys, args)
     if reply[0] != b"LEAD":
         return None
@@ -250,13 +270,15 @@ async def leave(c: Connection, queue: Queue, consumer: str) -> int:
 
 async def peek(c: Connection, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
     """The state and the answer of each request; GONE where there is no record."""
-    reply = await scripts.run(c, "peek", (queue.leases,), (queue.records, *ids))
+    reply = await scripts.run(c, "peek", (queue.leases,), (queue.records, queue.payloads, *ids))
     return [(reply[i].decode(), reply[i + 1]) for i in range(0, len(reply), 2)]
 
 
 async def forget(c: Connection, queue: Queue, gateway: str, ids: Sequence[str], *, read_up_to: str = "") -> None:
     """Delete finished records, and the reply stream up to an entry. Only for requests whose end is known."""
-    futures = [c.call("UNLINK", *(queue.records + rid for rid in ids))] if ids else []
+    futures = (
+        [c.call("UNLINK", *(prefix + rid for rid in ids for prefix in (queue.records, queue.payloads)))] if ids else []
+    )
     if read_up_to:
         futures.append(c.call("XTRIM", queue.replies(gateway), "MINID", "=", read_up_to))
     for future in futures:

@@ -84,13 +84,13 @@ class EmbeddedRedis:
             "--logfile": str(self.directory / "redis.log"),
         }
         flat = [part for pair in arguments.items() for part in pair]
-        # Its own process group: Ctrl-C must stop the gateway and the workers first, Redis last.
+        # A session of its own: Ctrl-C must stop the gateway and the workers first, Redis last.
         self.process = await asyncio.create_subprocess_exec(
             self.binary,
             *flat,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            process_group=0,
+            start_new_session=True,
             preexec_fn=self.preexec,
         )
         try:

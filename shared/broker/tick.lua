@@ -1,13 +1,14 @@
 -- Housekeeping of one queue, by whoever leads: ends what is overdue, hands on what dead workers held.
 -- KEYS  1 leases  2 deadlines  3 last tick  4 leader  5.. lanes (the first is the retry lane)
--- ARGV  1 group  2 record prefix  3 reply prefix  4 me  5 leader ttl ms  6 grace us  7 record ttl ms  8 limit
+-- ARGV  1 group  2 record prefix  3 payload prefix  4 reply prefix  5 me  6 leader ttl ms  7 grace us  8 limit
+--       9 max attempts
 -- Returns FOLLOW, or LEAD and four numbers: overdue, requeued, dead, us that Redis stood still (0 mostly);
 --   then the consumers whose lease ran out.
-local group, prefix, replies, me = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local grace, ttl, limit = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local group, prefix, payloads, replies, me = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local leader_ttl, grace, limit, attempts_max = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 lift_oom(KEYS[1])
-if redis.call('GET', KEYS[4]) ~= me and not redis.call('SET', KEYS[4], me, 'NX', 'PX', ARGV[5]) then return {'FOLLOW'} end
-redis.call('PEXPIRE', KEYS[4], ARGV[5])
+if redis.call('GET', KEYS[4]) ~= me and not redis.call('SET', KEYS[4], me, 'NX', 'PX', leader_ttl) then return {'FOLLOW'} end
+redis.call('PEXPIRE', KEYS[4], leader_ttl)
 local t = now_us()
 local last = tonumber(redis.call('GET', KEYS[3]) or '0')
 redis.call('SET', KEYS[3], int(t), 'PX', 86400000)
@@ -23,9 +24,8 @@ local overdue, requeued, dead, lost = 0, 0, 0, {}
 local function finish(rid, R, h, status, verdict)  -- h: st, q, sid, gw
   redis.call('XACK', h[2], group, h[3]); redis.call('XDEL', h[2], h[3])
   redis.call('ZREM', KEYS[2], rid)
-  redis.call('HDEL', R, 'p')
-  redis.call('HSET', R, 'st', status, 'res', verdict)
-  redis.call('PEXPIRE', R, ttl)
+  redis.call('HSET', R, 'st', status)
+  redis.call('SET', payloads .. rid, verdict, 'KEEPTTL')
   redis.call('XADD', replies .. h[4], 'NOMKSTREAM', '*', rid, verdict)
 end
 
@@ -52,13 +52,13 @@ for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT',
       if #entry > 0 then
         local rid = entry[1][2][2]
         local R = prefix .. rid
-        local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw', 'a', 'ma', 'v', 'ct', 'tp', 'ts', 'g3')
+        local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw', 'a')
         if h[1] and not terminal(h[1]) and h[3] == e[1] then
-          if tonumber(h[5]) >= tonumber(h[6]) then
+          if tonumber(h[5]) >= attempts_max then
             finish(rid, R, h, 'DEAD', '!crashed|each of its ' .. h[5] .. ' attempts was lost with the worker that ran it')
             dead = dead + 1
           else
-            local sid = redis.call('XADD', KEYS[5], '*', 'r', rid, 'v', h[7], 'ct', h[8], 'tp', h[9], 'ts', h[10], 'g3', h[11])
+            local sid = redis.call('XADD', KEYS[5], '*', unpack(entry[1][2]))  -- the message headers travel on
             redis.call('HSET', R, 'st', 'QUEUED', 'q', KEYS[5], 'sid', sid)
             redis.call('HDEL', R, 'own')
             requeued = requeued + 1
