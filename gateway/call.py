@@ -68,8 +68,8 @@ class Call:
         # Another host's clock is bounded by causality alone here; `explain` knows more.
         far = 0 if self.stamps is None or self.stamps.clock == own_clock else 1 << 62
         t = self.timeline(-far, far)
-        sums_ms = [ns / 1e6 for ns in (*timeline.class_sums(timeline.segments(t)), t.e2e_ns)]
-        return SERVER_TIMING % tuple(sums_ms)
+        queue, compute, transfer, overhead = timeline.class_sums(t)
+        return SERVER_TIMING % (queue / 1e6, compute / 1e6, transfer / 1e6, overhead / 1e6, t.e2e_ns / 1e6)
 
     def record(self, status: int) -> Req:
         """The log record of the finished request."""

@@ -1,7 +1,6 @@
 """The gateway's process: HTTP on one side, Redis on the other, until told to stop."""
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -40,8 +39,7 @@ def main(settings: GatewaySettings) -> int:
     log.write(vitals.hello(sys.argv))
     log.write(Cfg({**asdict(settings), "redis": settings.redis.rpartition("@")[2]}))
     with vitals.GcWatch(log):
-        gc.collect()
-        gc.freeze()
+        vitals.calm_gc()
         status = uvloop.run(serve(settings, name, log))
     log.close("stopped")
     return status

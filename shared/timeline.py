@@ -98,10 +98,10 @@ def segments(t: Timeline) -> list[Segment]:
     Only `downlink`, `uplink` and `deliver` can be negative, and only when the clocks' bounds are wrong: a clock
     finding, never hidden.
     """
-    g0, g1, g2, g3, g4, g5, g6, g7, g8 = t.g
+    g0, g1, g2, g3, _, g5, g6, g7, g8 = t.g
     out, at = _chain(g0, (("recv", g1), ("pre", g2), ("gw_loop", g3)))
     if g5 and g3 and t.w[8]:
-        out += _hop_and_worker(t, g3, g4, g5)
+        out += _hop_and_worker(t)
         at = g5
     else:
         # Nobody answered. The handler stopped waiting at the next stamp there is; on a disconnect that may be g8,
@@ -124,8 +124,8 @@ def _chain(at: int, stamps: Sequence[tuple[str, int]]) -> tuple[list[Segment], i
     return out, at
 
 
-def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
-    w0, w1, w2, w3, w4, w5, w6, w7, w8 = t.w
+def _hop_and_worker(t: Timeline) -> list[Segment]:
+    _, w1, w2, w3, w4, w5, w6, w7, w8 = t.w
     inside, _ = _chain(
         w1,
         (
@@ -138,7 +138,32 @@ def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
             ("out_loop", w8),
         ),
     )
-    hop_ns = (g5 - g3) - (w8 - w1)
+    hop = _split_hop(t)
+    return [
+        Segment("uplink", hop.uplink_ns, hop.error_ns),
+        Segment("stream_wait", hop.waited_ns, hop.error_ns if hop.waited_ns else 0),
+        Segment("lost_attempt", hop.lost_ns, 0 if hop.waited_ns or not hop.lost_ns else hop.error_ns),
+        Segment("deliver", hop.deliver_ns, 0 if hop.waited_ns else hop.error_ns),
+        Segment("unexplained", hop.unexplained_ns, hop.theta_error_ns),
+        *inside,
+        Segment("downlink", hop.downlink_ns, hop.theta_error_ns),
+    ]
+
+
+class _Hop(NamedTuple):
+    uplink_ns: int
+    waited_ns: int
+    lost_ns: int
+    deliver_ns: int
+    downlink_ns: int
+    unexplained_ns: int
+    error_ns: int
+    theta_error_ns: int
+
+
+def _split_hop(t: Timeline) -> _Hop:
+    _, _, _, g3, g4, g5, _, _, _ = t.g
+    w0, w1, _, _, _, _, _, _, w8 = t.w
     # Causality narrows the offset further: nothing arrives before it was sent, in either direction.
     lo = max(t.theta_lo_ns, w8 - g5)
     hi = min(t.theta_hi_ns, w1 - g3)
@@ -147,8 +172,9 @@ def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
     theta = (lo + hi) // 2
     theta_error = (hi - lo + 1) // 2
     if theta_error > THETA_UNCERTAINTY_MAX * t.e2e_ns:
+        hop_ns = (g5 - g3) - (w8 - w1)
         lost = max(0, min(t.lost_ns, hop_ns))
-        return [Segment("lost_attempt", lost), Segment("unexplained", hop_ns - lost, theta_error), *inside]
+        return _Hop(0, 0, lost, 0, 0, hop_ns - lost, 0, theta_error)
 
     sent = g3 + theta
     has_it_latest = max(sent, min(g4 + theta, w1)) if g4 else max(sent, w1)
@@ -161,27 +187,29 @@ def _hop_and_worker(t: Timeline, g3: int, g4: int, g5: int) -> list[Segment]:
         lost = 0
         asked = max(min(w0, w1), has_it)
         waited, deliver = asked - has_it, w1 - asked
-    return [
-        Segment("uplink", has_it - sent, error),
-        Segment("stream_wait", waited, error if waited else 0),
-        Segment("lost_attempt", lost, 0 if waited or not lost else error),
-        Segment("deliver", deliver, 0 if waited else error),
-        *inside,
-        Segment("downlink", g5 + theta - w8, theta_error),
-    ]
+    return _Hop(has_it - sent, waited, lost, deliver, g5 + theta - w8, 0, error, theta_error)
 
 
 def class_totals(parts: Sequence[Segment]) -> dict[Class, int]:
     """Nanoseconds of each class; they sum to the same total."""
-    return dict(zip(Class, class_sums(parts), strict=True))
+    totals = dict.fromkeys(Class, 0)
+    for part in parts:
+        totals[part.kind] += part.ns
+    return totals
 
 
-_NUMBER_OF = {name: list(Class).index(kind) for name, kind in CLASS_OF.items()}
+def class_sums(t: Timeline) -> tuple[int, int, int, int]:
+    """`class_totals` of an answered request as (queue, compute, transfer, overhead), without making the segments.
 
-
-def class_sums(parts: Sequence[Segment]) -> list[int]:
-    """The same, in the order of `Class`: for every reply, where hashing an enum's members takes too long."""
-    sums = [0] * len(Class)
-    for name, ns, _ in parts:
-        sums[_NUMBER_OF[name]] += ns
-    return sums
+    Every reply carries these four; a property test holds them equal to `class_totals(segments(t))`.
+    """
+    g0, g1, _, g3, _, g5, _, g7, g8 = t.g
+    _, _, w2, w3, w4, _, w6, _, _ = t.w
+    if not (g1 and g3 and g5 and g7 and all(t.w)):
+        totals = class_totals(segments(t))
+        return totals[Class.QUEUE], totals[Class.COMPUTE], totals[Class.TRANSFER], totals[Class.OVERHEAD]
+    hop = _split_hop(t)
+    queue = hop.waited_ns + w3 - w2
+    compute = w6 - w4
+    transfer = g1 - g0 + hop.uplink_ns + hop.deliver_ns + hop.downlink_ns + (g8 - g7 if g8 else 0)
+    return queue, compute, transfer, t.e2e_ns - queue - compute - transfer

@@ -62,6 +62,16 @@ def hello(argv: list[str], *, torch: str = "", torch_threads: int = 0) -> Hello:
     )
 
 
+def calm_gc() -> None:
+    """Keep what was loaded at start out of every collection, and collect the young less often.
+
+    Measured with torch loaded: a full collection takes 50 ms and more, after this under 1 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 class GcWatch:
     """Writes an `evt` for each garbage collection that took long. `gc.callbacks` costs nothing measurable."""
 

@@ -1,7 +1,6 @@
 """The worker's process: load and warm the models, then serve until told to stop."""
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -43,9 +42,7 @@ def main(settings: WorkerSettings) -> int:
             humanlog.get().error("cannot start", reason=str(e))
             log.close("error")
             return 2
-        # Loading leaves hundreds of thousands of objects that will never be garbage: keep them out of every collection.
-        gc.collect()
-        gc.freeze()
+        vitals.calm_gc()
         in_good_order = uvloop.run(_serve(settings, name, device, models, log))
     log.close("stopped" if in_good_order else "broken")
     return 0 if in_good_order else 1
