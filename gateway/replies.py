@@ -21,6 +21,7 @@ class Replies:
         self._connection = connection
         self._reading = reading
         self._submitter = submitter
+        self._own_clock = clock.clock_id()
         self._streams: dict[Queue, str] = {}
         self._offsets: dict[str, _Offset] = {}
         self.unexpected = 0
@@ -97,8 +98,9 @@ class Replies:
             pass  # the records have a time to live, and the stream is trimmed after the next read
 
     def _note_offset(self, p: Pending, g5: int) -> None:
+        """Bound the offset of another host's clock; our own needs no bounds."""
         reply = p.answer.result() if p.answer.done() and not p.answer.cancelled() and not p.answer.exception() else None
-        if reply is None or reply.stamps is None:
+        if reply is None or reply.stamps is None or reply.stamps.clock == self._own_clock:
             return
         s = reply.stamps
         offset = self._offsets.get(s.worker)

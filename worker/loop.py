@@ -117,6 +117,7 @@ class WorkerLoop:
         self._ringing: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
         self._adopt_due = False
+        self._more_queued = False
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
         self._broken: asyncio.Future[None]
@@ -185,31 +186,32 @@ class WorkerLoop:
                 if self._adopt_due:
                     self._adopt_due = False
                     await self._adopt()
-                asked = [s for s in self.served.values() if s.want() > 0]
-                came = await self._fetch(asked)
-                if came:
-                    continue
-                if self._slots_used or any(s.jobs for s in self.served.values()):
-                    await self._wait_busy(listen=bool(asked))
-                else:
+                busy = self._slots_used or any(s.jobs for s in self.served.values())
+                if not busy and not self._more_queued:
                     await self._wait_idle()
+                    continue
+                asked = [s for s in self.served.values() if s.want() > 0]
+                self._more_queued = await self._fetch(asked)
+                if busy and not self._more_queued:
+                    await self._wait_busy(listen=bool(asked))
             except BrokerError:
                 self._adopt_due = True
                 await asyncio.sleep(RETRY_S)
 
-    async def _fetch(self, asked: Sequence[Served]) -> int:
-        """Ask for new work, without blocking. Returns how many requests came."""
+    async def _fetch(self, asked: Sequence[Served]) -> bool:
+        """Ask for new work, without blocking. True: as much came as was asked for, so there may be more."""
         w0 = clock.now_ns()
+        wants = [s.want() for s in asked]
         fetches = [
-            calls.fetch(self._connection, s.queue, self.name, want=s.want(), lease_us=self._lease_us) for s in asked
+            calls.fetch(self._connection, s.queue, self.name, want=want, lease_us=self._lease_us)
+            for s, want in zip(asked, wants, strict=True)
         ]
-        came = 0
-        for served, deliveries in zip(asked, await _all(fetches), strict=True):
-            came += len(deliveries)
+        more = False
+        for served, want, deliveries in zip(asked, wants, await _all(fetches), strict=True):
+            more = more or len(deliveries) >= want
             self._take(served, deliveries, w0)
-        if came:
-            self._step()
-        return came
+        self._step()
+        return more
 
     async def _wait_busy(self, *, listen: bool) -> None:
         """Until a batch ends, or work arrives that we have room for and nobody else takes."""
@@ -233,14 +235,16 @@ class WorkerLoop:
 
     async def _fetch_given(self, served: Served, given: Sequence[calls.Entry], w0: int) -> None:
         asked_ns = clock.now_ns()
+        want = max(len(given), served.want())
         deliveries = await calls.fetch(
             self._connection,
             served.queue,
             self.name,
-            want=max(len(given), served.want()),
+            want=want,
             lease_us=self._lease_us,
             given=given,
         )
+        self._more_queued = len(deliveries) >= want
         mine = {entry.request_id for entry in given}
         self._take(served, [d for d in deliveries if d.id in mine], w0)
         self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
