@@ -117,7 +117,7 @@ class WorkerLoop:
         self._ringing: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
         self._adopt_due = False
-        self._more_queued = False
+        self._look = False
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
         self._broken: asyncio.Future[None]
@@ -186,14 +186,12 @@ class WorkerLoop:
                 if self._adopt_due:
                     self._adopt_due = False
                     await self._adopt()
-                busy = self._slots_used or any(s.jobs for s in self.served.values())
-                if not busy and not self._more_queued:
+                if self._look:
+                    self._look = await self._fetch([s for s in self.served.values() if s.want() > 0])
+                elif self._slots_used or any(s.jobs for s in self.served.values()):
+                    await self._wait_busy(listen=any(s.want() > 0 for s in self.served.values()))
+                else:
                     await self._wait_idle()
-                    continue
-                asked = [s for s in self.served.values() if s.want() > 0]
-                self._more_queued = await self._fetch(asked)
-                if busy and not self._more_queued:
-                    await self._wait_busy(listen=bool(asked))
             except BrokerError:
                 self._adopt_due = True
                 await asyncio.sleep(RETRY_S)
@@ -224,6 +222,7 @@ class WorkerLoop:
             await calls.ring(self._bell, list(self.served), block_ms=RING_MS)
         except BrokerError:
             await asyncio.sleep(RETRY_S)
+        self._look = True
         self._wake.set()
 
     async def _wait_idle(self) -> None:
@@ -244,7 +243,7 @@ class WorkerLoop:
             lease_us=self._lease_us,
             given=given,
         )
-        self._more_queued = len(deliveries) >= want
+        self._look = len(deliveries) >= want
         mine = {entry.request_id for entry in given}
         self._take(served, [d for d in deliveries if d.id in mine], w0)
         self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
@@ -356,6 +355,7 @@ class WorkerLoop:
             run.executed = future.result()
             self._step()  # first the device, then the paperwork
             self._own(self._publish(run))
+            self._look = self._slots_used > 0  # the next batch has begun: fill up behind it
             self._wake.set()
 
         return finished
