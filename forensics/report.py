@@ -166,8 +166,8 @@ def _what(piece: Piece) -> str:
         Doing.LOOP_LAG: "worker's event loop was held up",
         Doing.ABSENT: "worker was not running yet",
         Doing.UNKNOWN: "unknown: the worker's log does not cover it",
-        Doing.FILLING: "worker waited for the batch to fill",
-        Doing.IDLE: "worker was idle, between two pulls",
+        Doing.GATHERING: "the device was free: the batch was being gathered",
+        Doing.FETCHING: "the device was free: the worker was fetching",
     }
     return told.get(piece.doing, piece.doing.value) + (f" ({detail})" if detail else "")
 

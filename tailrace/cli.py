@@ -15,6 +15,7 @@ from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, loa
 
 Command = Callable[..., Any]
 DATA_DIR = ".tailrace"
+LOG_LEVELS = ["debug", "info", "warning", "error"]
 
 
 def settings_options(kind: type[CommonSettings]) -> Callable[[Command], Command]:
@@ -90,6 +91,7 @@ def worker(**flags: Any) -> None:
 @click.option("--log-dir", type=Path, help="Directory of the event logs.  [default: DATA_DIR/logs]")
 @click.option("--device", default="cpu", show_default=True, help="Device of the workers: cpu, cuda, cuda:N.")
 @click.option("--threads", default=0, help="torch threads per worker.  [default: the cores left, shared evenly]")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(LOG_LEVELS), help="Logs for people.")
 def up(**options: Any) -> None:
     """Run everything on this machine: Redis, a gateway and workers, each a process of its own, until Ctrl-C.
 

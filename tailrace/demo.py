@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from tailrace.up import Stack, UpOptions, greeting, running, told_to_stop
 
 QUESTIONS = ("remove a directory tree", "compress bytes with gzip")
 ANSWERS = 4
+SIGNATURE = re.compile(r"[\w.]+\(")
 CLIENTS = 64
 MODULES = [
     "argparse",
@@ -133,6 +135,12 @@ class Doc:
     name: str
     text: str
 
+    @property
+    def summary(self) -> str:
+        """Its first line that is not a mere signature."""
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return next((line for line in lines if not SIGNATURE.match(line)), lines[0])
+
 
 def docstrings(limit: int) -> list[Doc]:
     """Docstrings of this Python's library, whole: functions and classes, then methods, well-known modules first."""
@@ -181,8 +189,14 @@ def main(*, texts: int, port: int, workers: int, data_dir: Path) -> int:
 async def _main(texts: int, port: int, workers: int, data_dir: Path) -> None:
     console = Console(highlight=False)
     told = told_to_stop()
-    options = UpOptions(port=port, workers=workers, data_dir=data_dir, log_dir=data_dir / f"logs-{os.getpid()}")
-    console.print("Starting an embedded Redis, a gateway and a worker (loading torch takes some seconds) ...")
+    options = UpOptions(
+        port=port,
+        workers=workers,
+        data_dir=data_dir,
+        log_dir=data_dir / f"logs-{os.getpid()}",
+        log_level="warning",
+    )
+    console.print("Starting an embedded Redis, a gateway and a worker (it loads torch) ...", soft_wrap=True)
     async with running(options) as stack:
         showing = asyncio.create_task(_show(console, stack, texts))
         await asyncio.wait([showing, told], return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +205,7 @@ async def _main(texts: int, port: int, workers: int, data_dir: Path) -> None:
             await asyncio.gather(showing, return_exceptions=True)
             return
         await showing
-        console.print(Text(greeting(stack)))
+        print(greeting(stack), flush=True)
         if sys.stdout.isatty():
             await asyncio.wait([told, stack.failed], return_when=asyncio.FIRST_COMPLETED)
 
@@ -208,10 +222,8 @@ async def _show(console: Console, stack: Stack, texts: int) -> None:
             scores = vectors @ answer
             console.print(Text(f'\n"{question}"', style="bold"))
             for i in np.argsort(-scores)[:ANSWERS]:
-                first_line = docs[i].text.partition("\n")[0]
-                console.print(
-                    Text(f"  {scores[i]:.2f}  {docs[i].name}: {first_line}"), overflow="ellipsis", no_wrap=True
-                )
+                found = Text(f"  {scores[i]:.2f}  {docs[i].name}: {docs[i].summary}")
+                console.print(found, overflow="ellipsis", no_wrap=True)
     await asyncio.sleep(0.2)  # the writers flush every 50 ms
     logs = Logs.load([stack.log_dir])
     console.print("\nWhere the time went, all requests:")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -39,6 +40,7 @@ class UpOptions:
     log_dir: Path | None = None
     device: str = "cpu"
     threads: int = 0
+    log_level: str = "info"
 
 
 class Stack:
@@ -69,7 +71,7 @@ class Stack:
             self._own(self._keep_redis(self._redis))
         threads = self.options.threads or max(1, (vitals.usable_cores() - 1) // max(1, self.options.workers))
         base = [sys.executable, "-m", "tailrace"]
-        common = ["--redis", self.redis_url, "--log-dir", str(self.log_dir)]
+        common = ["--redis", self.redis_url, "--log-dir", str(self.log_dir), "--log-level", self.options.log_level]
         self.gateway = Child(
             "gateway", [*base, "gateway", *common, "--host", self.options.host, "--port", str(self.port)]
         )
@@ -168,7 +170,7 @@ async def running(options: UpOptions) -> AsyncIterator[Stack]:
 
 def main(options: UpOptions) -> int:
     """Run until told to stop; returns the exit status."""
-    humanlog.configure("up")
+    humanlog.configure("up", level=options.log_level)
     try:
         asyncio.run(_main(options))
     except (GaveUp, NoRedis) as e:
@@ -218,13 +220,23 @@ def greeting(stack: Stack) -> str:
         lines += ["Try it:", f"  curl -si {stack.url}/v1/embeddings -H 'content-type: application/json' -d '{data}'"]
     log_dir = os.path.relpath(stack.log_dir)
     option = "" if log_dir == ".tailrace/logs" else f" --log-dir {log_dir}"
+    command = _command()
     lines += [
         "Where did the time go (the id is in the reply's x-request-id):",
-        f"  tailrace explain ID{option}",
-        f"  tailrace requests --slowest 5{option}",
+        f"  {command} explain ID{option}",
+        f"  {command} requests --slowest 5{option}",
         "Ctrl-C stops everything.",
     ]
     return "\n".join(lines)
+
+
+def _command() -> str:
+    """How the user can call us again: the name, if the shell would find it, else the path."""
+    found = shutil.which("tailrace")
+    here = Path(sys.argv[0]).absolute()
+    if found and Path(found).absolute() == here:
+        return "tailrace"
+    return os.path.relpath(here) if here.name == "tailrace" else f"{sys.executable} -m tailrace"
 
 
 def _free_port(host: str) -> int:

@@ -39,7 +39,7 @@ def test_every_nanosecond_goes_to_the_foremost_label_over_it(spans: list[Span], 
     for at in range(wait.start_ns, wait.end_ns, 7):
         over = [s.doing for s in spans if s.start_ns <= at < s.end_ns]
         (piece,) = [p for p in pieces if p.start_ns <= at < p.end_ns]
-        assert piece.doing is min(over, key=order.index, default=Doing.IDLE)
+        assert piece.doing is min(over, key=order.index, default=Doing.FETCHING)
 
 
 def test_a_pause_within_a_batch_is_blamed_on_the_pause() -> None:
@@ -50,14 +50,14 @@ def test_a_pause_within_a_batch_is_blamed_on_the_pause() -> None:
         (Doing.EXECUTING, 5),
         (Doing.GC, 25),
         (Doing.EXECUTING, 25),
-        (Doing.IDLE, 10),
+        (Doing.FETCHING, 10),
     ]
 
 
 def test_idle_time_in_the_batcher_is_called_filling() -> None:
     """An idle worker waits for work in the stream's case, for more rows in the batch's."""
-    assert [p.doing for p in WorkerTimeline([]).blame(Wait("batch_wait", 0, 4))] == [Doing.FILLING]
-    assert [p.doing for p in WorkerTimeline([]).blame(Wait("stream_wait", 0, 4))] == [Doing.IDLE]
+    assert [p.doing for p in WorkerTimeline([]).blame(Wait("batch_wait", 0, 4))] == [Doing.GATHERING]
+    assert [p.doing for p in WorkerTimeline([]).blame(Wait("stream_wait", 0, 4))] == [Doing.FETCHING]
 
 
 def test_of_two_batches_at_once_the_first_is_blamed() -> None:
@@ -78,7 +78,7 @@ def test_time_before_a_worker_started_and_after_its_last_line_is_not_called_idle
     assert [p.doing for p in pieces] == [
         Doing.ABSENT,
         Doing.MODEL_LOAD,
-        Doing.IDLE,
+        Doing.FETCHING,
         Doing.EXECUTING,
         Doing.UNKNOWN,
     ]
@@ -100,4 +100,4 @@ def test_lines_of_another_clock_are_not_compared(tmp_path: Path) -> None:
     book.write("worker", "w-1", batch("b-1", start_ms=40, end_ms=50, members=["x"]), at_ms=50, clock="clock-b")
     book.write("worker", "w-1", used, at_ms=90)
     at = WorkerTimeline.of(Logs.load([tmp_path]), "w-1", "clock-a")
-    assert [p.doing for p in at.blame(Wait("stream_wait", ns(30), ns(60)))] == [Doing.IDLE]
+    assert [p.doing for p in at.blame(Wait("stream_wait", ns(30), ns(60)))] == [Doing.FETCHING]

@@ -48,8 +48,8 @@ def test_waiting_is_blamed_on_what_the_worker_did(whole: Path) -> None:
         ("stream_wait", Doing.EXECUTING, "b-1"),
         ("stream_wait", Doing.GC, ""),
         ("stream_wait", Doing.EXECUTING, "b-1"),
-        ("stream_wait", Doing.IDLE, ""),
-        ("batch_wait", Doing.FILLING, ""),
+        ("stream_wait", Doing.FETCHING, ""),
+        ("batch_wait", Doing.GATHERING, ""),
     ]
     for name in ("stream_wait", "batch_wait"):
         assert sum(p.ns for p in e.waited_behind if p.segment == name) == _ns(e, name)
