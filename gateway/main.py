@@ -37,7 +37,7 @@ def main(settings: GatewaySettings) -> int:
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     log = EventLog(Path(settings.log_dir), "gateway", name)
     log.write(vitals.hello(sys.argv))
-    log.write(Cfg({**asdict(settings), "redis": settings.redis.rpartition("@")[2]}))
+    log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
     with vitals.GcWatch(log):
         vitals.calm_gc()
         status = uvloop.run(serve(settings, name, log))

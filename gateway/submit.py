@@ -108,7 +108,11 @@ class Submitter:
         p.g5 = g5
         if not p.answer.done():
             try:
-                p.answer.set_result(wire.decode_reply(data))
+                reply = wire.decode_reply(data)
+                if reply.body.error_code == ErrorKind.DEADLINE.code:
+                    p.answer.set_exception(late_error(p.late))  # the tick was faster than our timer
+                else:
+                    p.answer.set_result(reply)
             except wire.WireError as e:
                 p.answer.set_exception(TailraceError(ErrorKind.INTERNAL, f"the worker's answer cannot be read: {e}"))
         return True

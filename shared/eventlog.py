@@ -3,7 +3,7 @@
 Records go through structlog: one processor adds the envelope, the last one renders the line, and the logger at the end
 of the chain is a bounded queue. When it is full the record is dropped and counted; the count is written as an `evt`
 of kind `log_drop` as soon as there is room. A file is rotated by size and the oldest rotated ones are deleted, so the
-disk a process may use is bounded too. Nothing is synced: a killed process loses at most the last flush interval.
+disk that one process may use is bounded too. Nothing is synced: a killed process loses at most the last flush interval.
 """
 
 import os

@@ -45,7 +45,6 @@ class Bye(msgspec.Struct, frozen=True, tag_field="t", tag="bye"):
     """A process has stopped in good order."""
 
     reason: str
-    log_dropped: int = 0
 
 
 class Cfg(msgspec.Struct, frozen=True, tag_field="t", tag="cfg"):
@@ -199,14 +198,14 @@ class Batch(msgspec.Struct, frozen=True, tag_field="t", tag="batch", omit_defaul
     nth: int = 0
     shape_seen: bool = True
     splits: int = 0
-    error: str = ""
 
 
 class Evt(msgspec.Struct, frozen=True, tag_field="t", tag="evt"):
     """Something that takes time from requests, or explains why time was taken. `start` and `end` on `mono`'s clock.
 
-    Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, disconnect, reclaim, log_drop, clock_step,
-    stale_answer, redis_restart, warm_up.
+    Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, reclaim (a tick handed on or ended requests),
+    lease_lost, adopt (a worker found entries of its own that it had not seen), answers_dropped, redis_stood_still,
+    redis_restart, clock_step, log_drop.
     """
 
     kind: str

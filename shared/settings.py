@@ -61,7 +61,7 @@ class WorkerSettings(CommonSettings):
 
     model_repository: str = setting("", "Directory NAME/VERSION/ of models; empty serves the demo models.")
     models: str = setting("", "Names of the models to serve, with commas between; empty serves all.")
-    device: str = setting("cpu", "Device to run on: cpu, cuda, or cuda:N.")
+    device: str = setting("cpu", "Device to run on: cpu, cuda, cuda:N, or auto (cuda if there is one).")
     threads: int = setting(
         1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1
     )
@@ -83,7 +83,7 @@ def load(
     """
     mistakes: list[str] = []
     own = {f.name: f for f in fields(kind)}
-    known = {f.name for k in (GatewaySettings, WorkerSettings) for f in fields(k)} | {"config"}
+    known = {f.name for k in (GatewaySettings, WorkerSettings) for f in fields(k)}
     values: dict[str, tuple[str, Any]] = {}
     for name, value in _read_file(config, mistakes).items():
         if name in known:

@@ -81,17 +81,54 @@ def worker(**flags: Any) -> None:
 
 @cli.command()
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 256), help="How many workers to run.")
-@click.option("--model-repository", default="", help="Directory NAME/VERSION/ of models; without it, the demo models.")
-@click.option("--redis", default="", help="URL of a running Redis; without it, an embedded one is started.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--model-repository",
+    default="",
+    envvar="TAILRACE_MODEL_REPOSITORY",
+    help="Directory NAME/VERSION/ of models; without it, the demo models.",
+)
+@click.option(
+    "--redis",
+    default="",
+    envvar="TAILRACE_REDIS",
+    help="URL of a running Redis; without it, an embedded one is started.",
+)
+@click.option("--host", default="127.0.0.1", envvar="TAILRACE_HOST", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 takes a free one."
 )
 @click.option("--data-dir", default=DATA_DIR, show_default=True, type=Path, help="Directory of the embedded Redis.")
-@click.option("--log-dir", type=Path, help="Directory of the event logs.  [default: DATA_DIR/logs]")
-@click.option("--device", default="cpu", show_default=True, help="Device of the workers: cpu, cuda, cuda:N.")
-@click.option("--threads", default=0, help="torch threads per worker.  [default: the cores left, shared evenly]")
-@click.option("--log-level", default="info", show_default=True, type=click.Choice(LOG_LEVELS), help="Logs for people.")
+@click.option(
+    "--log-dir", type=Path, envvar="TAILRACE_LOG_DIR", help="Directory of the event logs.  [default: DATA_DIR/logs]"
+)
+@click.option(
+    "--device",
+    default="cpu",
+    envvar="TAILRACE_DEVICE",
+    show_default=True,
+    help="Device of the workers: cpu, cuda, cuda:N, auto.",
+)
+@click.option(
+    "--threads",
+    default=0,
+    envvar="TAILRACE_THREADS",
+    help="torch threads per worker.  [default: the cores left, shared evenly]",
+)
+@click.option(
+    "--drain-s",
+    default=30.0,
+    envvar="TAILRACE_DRAIN_S",
+    show_default=True,
+    help="How long the requests in flight may take when it is told to stop.",
+)
+@click.option(
+    "--log-level",
+    default="info",
+    envvar="TAILRACE_LOG_LEVEL",
+    show_default=True,
+    type=click.Choice(LOG_LEVELS),
+    help="Logs for people.",
+)
 def up(**options: Any) -> None:
     """Run everything on this machine: Redis, a gateway and workers, each a process of its own, until Ctrl-C.
 

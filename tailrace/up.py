@@ -22,7 +22,7 @@ from shared.eventlog import EventLog
 from shared.events import Evt
 from tailrace.supervise import Child, GaveUp, die_with_parent
 
-DRAIN_S = 30.0
+KILL_AFTER_DRAIN_S = 5.0
 READY_TIMEOUT_S = 120.0
 CURL_TEXT = "How do I remove a directory tree?"
 
@@ -41,6 +41,7 @@ class UpOptions:
     device: str = "cpu"
     threads: int = 0
     log_level: str = "info"
+    drain_s: float = 30.0
 
 
 class Stack:
@@ -65,21 +66,27 @@ class Stack:
         """Start everything. Raises GaveUp, NoRedis."""
         self._lock()
         if not self.redis_url:
-            self._redis = EmbeddedRedis(_short(self.data_dir / "redis"), preexec=die_with_parent)
+            self._redis = EmbeddedRedis(self.data_dir / "redis", preexec=die_with_parent)
+            if len(str(self._redis.socket)) > SOCKET_PATH_MAX:
+                self._redis.socket_directory = Path(tempfile.mkdtemp(prefix="tailrace-redis-"))
             await self._redis.start()
             self.redis_url = self._redis.url
             self._own(self._keep_redis(self._redis))
         threads = self.options.threads or max(1, (vitals.usable_cores() - 1) // max(1, self.options.workers))
         base = [sys.executable, "-m", "tailrace"]
-        common = ["--redis", self.redis_url, "--log-dir", str(self.log_dir), "--log-level", self.options.log_level]
+        common = ["--log-dir", str(self.log_dir), "--log-level", self.options.log_level]
+        common += ["--drain-s", str(self.options.drain_s)]
+        # The URL may hold a password, which must not show in the list of processes.
+        env = {"TAILRACE_REDIS": self.redis_url}
         self.gateway = Child(
-            "gateway", [*base, "gateway", *common, "--host", self.options.host, "--port", str(self.port)]
+            "gateway", [*base, "gateway", *common, "--host", self.options.host, "--port", str(self.port)], env
         )
         repository = ["--model-repository", self.options.model_repository] if self.options.model_repository else []
         self.workers = [
             Child(
                 f"worker {i + 1}",
                 [*base, "worker", *common, "--device", self.options.device, "--threads", str(threads), *repository],
+                env,
             )
             for i in range(self.options.workers)
         ]
@@ -106,8 +113,8 @@ class Stack:
         """Stop in order: the gateway finishes its requests, then the workers, then Redis."""
         self._stopping = True
         if self.gateway:
-            await self.gateway.stop(DRAIN_S + 5)
-        await asyncio.gather(*(w.stop(DRAIN_S + 5) for w in self.workers))
+            await self.gateway.stop(self.options.drain_s + KILL_AFTER_DRAIN_S)
+        await asyncio.gather(*(w.stop(self.options.drain_s + KILL_AFTER_DRAIN_S) for w in self.workers))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -243,10 +250,3 @@ def _free_port(host: str) -> int:
     with socket.socket() as s:
         s.bind((host, 0))
         return int(s.getsockname()[1])
-
-
-def _short(directory: Path) -> Path:
-    """`directory`, or a private temporary one when its path is too long for a socket."""
-    if len(str(directory / "redis.sock")) <= SOCKET_PATH_MAX:
-        return directory
-    return Path(tempfile.mkdtemp(prefix="tailrace-redis-"))

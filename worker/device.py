@@ -281,11 +281,6 @@ def open_device(name: str, *, threads: int) -> Device:
     return CudaDevice(f"cuda:{index or '0'}", threads=threads)
 
 
-def default_threads(workers: int, cores: int) -> int:
-    """Torch threads of each worker: all cores but one, which the gateway and Redis need, shared out; at least 1."""
-    return max(1, (cores - 1) // workers)
-
-
 def torch_version() -> str:
     """For the log's `hello`."""
     return str(torch.__version__)

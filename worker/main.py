@@ -36,7 +36,7 @@ def main(settings: WorkerSettings) -> int:
         try:
             device = devices.open_device(settings.device, threads=settings.threads)
             log.write(vitals.hello(sys.argv, torch=devices.torch_version(), torch_threads=settings.threads))
-            log.write(Cfg({**asdict(settings), "redis": settings.redis.rpartition("@")[2]}))
+            log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
             models = _load(settings, device.name, log)
         except SettingsError as e:
             humanlog.get().error("cannot start", reason=str(e))

@@ -48,6 +48,8 @@ class EmbeddedRedis:
     directory: Path
     appendonly: bool = True
     binary: str = ""
+    socket_directory: Path | None = None
+    """Where the socket is, if the path of `directory` is too long for one."""
     preexec: Callable[[], None] | None = None
     """Runs in the child before the server does."""
     process: asyncio.subprocess.Process | None = None
@@ -55,7 +57,7 @@ class EmbeddedRedis:
     @property
     def socket(self) -> Path:
         """Where it listens."""
-        return self.directory / "redis.sock"
+        return (self.socket_directory or self.directory) / "redis.sock"
 
     @property
     def url(self) -> str:

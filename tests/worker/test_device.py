@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shared import clock, tensors, wire
 from shared.errors import BadRequest, SettingsError
 from shared.wire import ModelTensor
-from worker.device import CudaDevice, Device, DeviceLost, Executed, default_threads, open_device
+from worker.device import CudaDevice, Device, DeviceLost, Executed, open_device
 from worker.models.interface import LoadContext, Model, ModelConfig, ModelInputError, ModelReply, ModelRequest
 
 DATATYPES = sorted(tensors.DATATYPES)
@@ -366,17 +366,6 @@ def test_devices_are_named_and_refused_clearly() -> None:
         open_device("cuda:99", threads=1)
     with pytest.raises(SettingsError, match="at least one"):
         open_device("cpu", threads=0)
-
-
-def test_threads_leave_a_core_for_the_rest() -> None:
-    """All workers together leave one core to the gateway and Redis, and each has at least one."""
-    assert [default_threads(workers, cores) for workers, cores in ((1, 8), (2, 8), (3, 16), (4, 2), (1, 1))] == [
-        7,
-        3,
-        5,
-        1,
-        1,
-    ]
 
 
 class FakeCuda:
