@@ -59,6 +59,7 @@ def make_middleware(
             inflight=inflight(),
         )
         request[CALL] = call
+        humanlog.about.set((call.id, call.trace.trace_id))
         status = 499
         try:
             try:
@@ -77,7 +78,7 @@ def make_middleware(
                 if e.status < 400:
                     raise
             except Exception as e:
-                human.exception("a handler failed", request_id=call.id, trace_id=call.trace.trace_id)
+                human.exception("a handler failed")
                 call.error = TailraceError(
                     ErrorKind.INTERNAL, f"internal error ({type(e).__name__}); the gateway's log has request {call.id}"
                 )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared import clock, wire
+from shared import clock, humanlog, wire
 from shared.broker import calls
 from shared.broker.connection import BrokerError, Connection
 from shared.eventlog import EventLog
@@ -68,6 +68,7 @@ class Publisher:
         ]
         statuses = await self._hand_in(run.queue, answers, run.jobs)
         confirmed_ns = clock.now_ns()
+        _tell_failures(run, done)
         for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
             outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
             self._log.write(
@@ -168,6 +169,25 @@ class Publisher:
         )
 
 
+def _tell_failures(run: Run, done: Executed) -> None:
+    """Show the model's author where it failed; the client is told only what."""
+    for job, result in zip(run.jobs, done.results, strict=True):
+        if result.traceback:
+            humanlog.get().error(
+                "the model failed",
+                model=str(run.queue),
+                request_id=job.delivery.id,
+                trace_id=_trace(job)[0],
+                traceback=result.traceback,
+            )
+
+
+def _trace(job: Job) -> tuple[str, str]:
+    """Trace id and the gateway's span id of a request."""
+    parts = job.delivery.traceparent.split("-")
+    return (parts[1], parts[2]) if len(parts) > 2 else ("", "")
+
+
 def _wreq(
     queue: Queue,
     job: Job,
@@ -181,11 +201,11 @@ def _wreq(
 ) -> Wreq:
     d = job.delivery
     w3, w4, w5, w6, w7, w8, w9 = stamps
-    trace = d.traceparent.split("-")
+    trace_id, span_id = _trace(job)
     return Wreq(
         id=d.id,
-        trace_id=trace[1] if len(trace) > 2 else "",
-        parent_span_id=trace[2] if len(trace) > 2 else "",
+        trace_id=trace_id,
+        parent_span_id=span_id,
         model=queue.model,
         version=queue.version,
         attempt=d.attempt,
