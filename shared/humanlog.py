@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 from structlog.typing import Processor
 
-
 about: ContextVar[tuple[str, str] | None] = ContextVar("about", default=None)
 """(request id, trace id) of the request that this context works for. Setting it costs next to nothing."""
 
