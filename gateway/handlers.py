@@ -7,9 +7,9 @@ import orjson
 from aiohttp import web
 
 from gateway import metadata, oip_reply, openai
+from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import CALL, Call
 from gateway.directory import Directory
-from gateway.http import compress_if_asked, read_body
 from gateway.oip_request import parse_infer
 from gateway.submit import Submitter, late_error
 from shared import clock, wire
@@ -39,6 +39,7 @@ class Handlers:
         self._submitter = submitter
         self._connection = connection
         self._server_version = version
+        self._budget = BodyBudget(settings.inflight_bytes_max)
         self.draining = False
 
     def add_to(self, app: web.Application) -> None:
@@ -106,8 +107,11 @@ class Handlers:
         answers = await self._ask(request, call, model, openai.to_requests(asked, model), None)
         return web.Response(body=openai.render_embeddings(asked, model, answers), content_type="application/json")
 
+    async def _body(self, request: web.Request) -> bytes:
+        return await read_body(request, self._settings.body_bytes_max, self._budget)
+
     async def _read(self, request: web.Request, call: Call) -> bytes:
-        body = await read_body(request, self._settings.body_bytes_max)
+        body = await self._body(request)
         call.g1 = clock.now_ns()
         call.bytes_in = len(body)
         return body
@@ -224,13 +228,13 @@ class Handlers:
 
     async def load(self, request: web.Request) -> web.StreamResponse:
         """POST v2/repository/models/{model}/load: offer a model that the workers have."""
-        await read_body(request, self._settings.body_bytes_max)
+        await self._body(request)
         await self._offer(request, offered=True)
         return web.Response()
 
     async def unload(self, request: web.Request) -> web.StreamResponse:
         """POST v2/repository/models/{model}/unload: withdraw a model from clients; the workers keep it in memory."""
-        await read_body(request, self._settings.body_bytes_max)
+        await self._body(request)
         await self._offer(request, offered=False)
         return web.Response()
 

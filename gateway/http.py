@@ -2,12 +2,11 @@
 
 import asyncio
 import re
-import zlib
 from collections.abc import Callable
+from typing import TypeVar
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway import openai, trace
@@ -19,8 +18,6 @@ from shared.ids import RequestIds
 from shared.vitals import LoopWatch
 
 LABEL = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
-COMPRESS_BYTES_MIN = 1024
-COMPRESS_IN_THREAD_BYTES_MIN = 64 * 1024
 KIND_OF_STATUS = {404: ErrorKind.NOT_FOUND, 405: ErrorKind.METHOD_NOT_ALLOWED, 413: ErrorKind.TOO_LARGE}
 
 
@@ -32,6 +29,8 @@ def error_body(error: TailraceError, route: str = "") -> bytes:
 def error_response(error: TailraceError, route: str = "") -> web.Response:
     """The reply of a failure."""
     response = web.Response(status=error.kind.status, body=error_body(error, route), content_type="application/json")
+    if error.kind is ErrorKind.TOO_LARGE:
+        response.force_close()  # rather than read the rest of it
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
     if error.kind is ErrorKind.UNSUPPORTED:
@@ -72,7 +71,7 @@ def make_middleware(
                 call.error = CLIENT_GONE
                 raise
             except TailraceError as e:
-                call.error = e
+                call.error = _without_frames(e)
             except web.HTTPException as e:
                 call.error = _of_http(request, e)
                 if e.status < 400:
@@ -82,6 +81,7 @@ def make_middleware(
                 call.error = TailraceError(
                     ErrorKind.INTERNAL, f"internal error ({type(e).__name__}); the gateway's log has request {call.id}"
                 )
+                _without_frames(e)
             if call.error is not None:
                 response = error_response(call.error, call.route)
             call.g7 = clock.now_ns()
@@ -108,6 +108,19 @@ def make_middleware(
     return around
 
 
+E = TypeVar("E", bound=BaseException)
+
+
+def _without_frames(error: E) -> E:
+    """Let go of the frames that an error went through: they hold the body, and the cycle would keep it for long."""
+    at: BaseException | None = error
+    while at is not None:
+        following = at.__cause__ or at.__context__
+        at.__traceback__ = at.__cause__ = at.__context__ = None
+        at = following
+    return error
+
+
 def _route(request: web.Request) -> str:
     """What the log calls the request: a route's short name, or its pattern; never what the client typed."""
     route = request.match_info.route
@@ -124,60 +137,6 @@ def _of_http(request: web.Request, e: web.HTTPException) -> TailraceError:
     if e.status == 404:
         return TailraceError(kind, f"there is nothing at {request.path}; GET /v2 tells what this server is")
     return TailraceError(kind, e.text or e.reason)
-
-
-async def read_body(request: web.Request, bytes_max: int) -> bytes:
-    """The whole body, decompressed. Raises TOO_LARGE before more than `bytes_max` bytes are held, and BAD_REQUEST."""
-    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", "deflate", ""):
-        raise TailraceError(
-            ErrorKind.UNSUPPORTED, f"Content-Encoding '{encoding[:40]}' is not supported; send gzip, deflate or none"
-        )
-    length = request.content_length
-    if length is not None and length > bytes_max:
-        raise _too_large(f"{length} bytes", bytes_max)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        while chunk := await request.content.readany():
-            size += len(chunk)
-            if size > bytes_max:
-                raise _too_large(f"more than {bytes_max} bytes came", bytes_max)
-            chunks.append(chunk)
-    except (web.RequestPayloadError, HttpProcessingError) as e:
-        raise BadRequest(
-            f"the body cannot be read: {getattr(e, 'message', None) or e}; "
-            f"send a whole {encoding} stream and the length that you announce"
-        ) from e
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _too_large(what: str, bytes_max: int) -> TailraceError:
-    return TailraceError(
-        ErrorKind.TOO_LARGE,
-        f"the request body is too large: {what} (decompressed), this server takes {bytes_max}; "
-        f"send fewer rows a request, or raise TAILRACE_BODY_BYTES_MAX",
-    )
-
-
-async def compress_if_asked(request: web.Request, response: web.Response) -> None:
-    """Compress a reply if the client takes gzip or deflate. Never brotli, which Triton's clients announce but lack."""
-    body = response.body
-    if not isinstance(body, bytes) or len(body) < COMPRESS_BYTES_MIN:
-        return
-    accepted = {
-        part.partition(";")[0].strip().lower()
-        for part in request.headers.get("Accept-Encoding", "").split(",")
-        if "q=0" not in part.replace(" ", "").replace("q=0.", "")
-    }
-    for coding, wbits in (("gzip", 31), ("deflate", 15)):
-        if coding in accepted:
-            if len(body) >= COMPRESS_IN_THREAD_BYTES_MIN:
-                response.body = await asyncio.to_thread(zlib.compress, body, 1, wbits)
-            else:
-                response.body = zlib.compress(body, 1, wbits)
-            response.headers["Content-Encoding"] = coding
-            return
 
 
 class JsonErrors(web.RequestHandler):

@@ -81,7 +81,9 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
     middleware = make_middleware(log, RequestIds(), watch, clock.clock_id(), lambda: len(submitter.pending))
     app = web.Application(middlewares=[middleware], client_max_size=settings.body_bytes_max)
     handlers.add_to(app)
-    runner = Runner(app, handler_cancellation=True, access_log=None, shutdown_timeout=settings.drain_s)
+    runner = Runner(
+        app, handler_cancellation=True, auto_decompress=False, access_log=None, shutdown_timeout=settings.drain_s
+    )
 
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,6 +5,7 @@ key that no setting has is a mistake too, so that a typing error cannot pass as 
 """
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -48,7 +49,9 @@ class GatewaySettings(CommonSettings):
     body_bytes_max: int = setting(64 << 20, "Largest request body, decompressed.", min=1)
     inflight_max: int = setting(20_000, "Most requests a gateway holds at once; more are refused with 429.", min=1)
     inflight_bytes_max: int = setting(
-        1 << 30, "Most bytes of bodies a gateway holds at once; more are refused with 429.", min=1
+        1 << 30,
+        "Most bytes of bodies a gateway reads, or holds for the workers, at once; more are refused with 429.",
+        min=1,
     )
     queue_max: int = setting(
         10_000, "Most requests queued or running for one model version; more are refused with 429.", min=1
@@ -128,16 +131,22 @@ def _nearest(name: str, known: set[str], *, upper: bool = False) -> str:
     return f"; did you mean {ENV_PREFIX + close[0].upper() if upper else close[0]!r}?"
 
 
+_WANTED = {int: "an integer", float: "a number", str: "a text"}
+
+
 def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
     wanted = {"int": int, "float": float, "str": str}[
         declared.type if isinstance(declared.type, str) else declared.type.__name__
     ]
     try:
-        if isinstance(value, bool) or (wanted is int and isinstance(value, float)):
+        # A file has types: a list is not a host, and true is not 1. What is not finite would pass every bound.
+        if isinstance(value, bool | list | dict) or (wanted is int and isinstance(value, float)):
             raise ValueError
         converted = wanted(value)
+        if wanted is float and not math.isfinite(converted):
+            raise ValueError
     except (TypeError, ValueError):
-        mistakes.append(f"{where}={value!r}: send a{'n integer' if wanted is int else ' number'}")
+        mistakes.append(f"{where}={value!r}: send {_WANTED[wanted]}")
         return value
     low, high = declared.metadata["min"], declared.metadata["max"]
     if low is not None and converted < low:

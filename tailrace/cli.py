@@ -18,6 +18,12 @@ DATA_DIR = ".tailrace"
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 
 
+class WrongSettings(click.ClickException):
+    """Exits with the status that tells a supervisor that another try would end the same way."""
+
+    exit_code = 2
+
+
 def settings_options(kind: type[CommonSettings]) -> Callable[[Command], Command]:
     """A click option for each setting. Values stay text here: `settings.load` checks them all together."""
 
@@ -38,7 +44,7 @@ def _settings(kind: type[Any], flags: dict[str, Any]) -> Any:
     try:
         return load(kind, flags=flags, environ=os.environ, config=config)
     except SettingsError as e:
-        raise click.ClickException(f"the settings are wrong:\n{e}") from e
+        raise WrongSettings(f"the settings are wrong:\n{e}") from e
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

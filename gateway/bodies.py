@@ -1,0 +1,129 @@
+"""Request bodies in, response bodies out: bounded, unpacked and packed beside the event loop."""
+
+import asyncio
+import zlib
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from shared.errors import BadRequest, ErrorKind, TailraceError
+
+THREAD_FROM_PACKED_BYTES = 1024
+"""A longer piece of a packed body is unpacked in a thread: it may become a thousand times as long."""
+COMPRESS_BYTES_MIN = 1024
+COMPRESS_IN_THREAD_BYTES_MIN = 64 * 1024
+
+
+@dataclass(slots=True)
+class BodyBudget:
+    """Bytes of all bodies that are being read now, and how many there may be."""
+
+    bytes_max: int
+    held: int = 0
+
+
+async def read_body(request: web.Request, bytes_max: int, budget: BodyBudget) -> bytes:
+    """The whole body, unpacked.
+
+    Raises TOO_LARGE before more than `bytes_max` bytes are held, QUEUE_FULL when all bodies together would break the
+    budget, and BAD_REQUEST.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "deflate", ""):
+        raise TailraceError(
+            ErrorKind.UNSUPPORTED, f"Content-Encoding '{encoding[:40]}' is not supported; send gzip, deflate or none"
+        )
+    length = request.content_length
+    if length is not None and length > bytes_max:
+        raise _too_large(f"{length} bytes", bytes_max)
+    inflater = _Inflater(encoding) if encoding in ("gzip", "deflate") else None
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while chunk := await request.content.readany():
+            if inflater is not None:
+                chunk = await inflater.feed(chunk, bytes_max - size + 1)
+            size += len(chunk)
+            budget.held += len(chunk)
+            if size > bytes_max:
+                raise _too_large(f"more than {bytes_max} bytes came", bytes_max)
+            if budget.held > budget.bytes_max:
+                text = f"this gateway is reading {budget.held} bytes of bodies already; retry after 1 s"
+                raise TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1)
+            chunks.append(chunk)
+        if inflater is not None:
+            inflater.finish()
+    except (web.RequestPayloadError, HttpProcessingError, zlib.error) as e:
+        raise BadRequest(
+            f"the body cannot be read: {getattr(e, 'message', None) or e}; "
+            f"send a whole {encoding} stream and the length that you announce"
+        ) from e
+    finally:
+        budget.held -= size
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class _Inflater:
+    """A gzip or zlib stream to its bytes.
+
+    aiohttp's own unpacks on the event loop, where one bomb holds up everybody, and takes a cut stream for whole.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._wbits = 31 if encoding == "gzip" else 15
+        self._stream: zlib._Decompress | None = None
+
+    async def feed(self, data: bytes, bytes_max: int) -> bytes:
+        """What `data` unpacks to; no more than `bytes_max` bytes are made. Raises zlib.error."""
+        if len(data) <= THREAD_FROM_PACKED_BYTES:
+            return self._feed(data, bytes_max)
+        return await asyncio.to_thread(self._feed, data, bytes_max)
+
+    def _feed(self, data: bytes, bytes_max: int) -> bytes:
+        if self._stream is None:
+            if self._encoding == "deflate" and data[0] & 0xF != 8:
+                self._wbits = -15  # some clients send deflate without zlib's header
+            self._stream = zlib.decompressobj(self._wbits)
+        out = [self._stream.decompress(data, bytes_max)]
+        size = len(out[0])
+        while self._stream.eof and self._stream.unused_data and size < bytes_max:  # a further member
+            rest = self._stream.unused_data
+            self._stream = zlib.decompressobj(self._wbits)
+            out.append(self._stream.decompress(rest, bytes_max - size))
+            size += len(out[-1])
+        return b"".join(out)
+
+    def finish(self) -> None:
+        """Raises zlib.error unless the stream has ended, with its checksum."""
+        if self._stream is not None and not self._stream.eof:
+            raise zlib.error(f"the {self._encoding} stream is cut off")
+
+
+def _too_large(what: str, bytes_max: int) -> TailraceError:
+    return TailraceError(
+        ErrorKind.TOO_LARGE,
+        f"the request body is too large: {what} (decompressed), this server takes {bytes_max}; "
+        f"send fewer rows a request, or raise TAILRACE_BODY_BYTES_MAX",
+    )
+
+
+async def compress_if_asked(request: web.Request, response: web.Response) -> None:
+    """Compress a reply if the client takes gzip or deflate. Never brotli, which Triton's clients announce but lack."""
+    body = response.body
+    if not isinstance(body, bytes) or len(body) < COMPRESS_BYTES_MIN:
+        return
+    accepted = {
+        part.partition(";")[0].strip().lower()
+        for part in request.headers.get("Accept-Encoding", "").split(",")
+        if "q=0" not in part.replace(" ", "").replace("q=0.", "")
+    }
+    for coding, wbits in (("gzip", 31), ("deflate", 15)):
+        if coding in accepted:
+            if len(body) >= COMPRESS_IN_THREAD_BYTES_MIN:
+                response.body = await asyncio.to_thread(zlib.compress, body, 1, wbits)
+            else:
+                response.body = zlib.compress(body, 1, wbits)
+            response.headers["Content-Encoding"] = coding
+            return
