@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.reply import HttpReply
 from shared.errors import BadRequest, ErrorKind, TailraceError
 
 THREAD_FROM_PACKED_BYTES = 1024
@@ -23,7 +24,7 @@ class BodyBudget:
     held: int = 0
 
 
-async def read_body(request: web.Request, bytes_max: int, budget: BodyBudget) -> bytes:
+async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget) -> bytes:
     """The whole body, unpacked.
 
     Raises TOO_LARGE before more than `bytes_max` bytes are held, QUEUE_FULL when all bodies together would break the
@@ -109,11 +110,11 @@ def _too_large(what: str, bytes_max: int) -> TailraceError:
     )
 
 
-async def compress_if_asked(request: web.Request, response: web.Response) -> None:
+async def compress_if_asked(request: web.BaseRequest, reply: HttpReply) -> HttpReply:
     """Compress a reply if the client takes gzip or deflate. Never brotli, which Triton's clients announce but lack."""
-    body = response.body
-    if not isinstance(body, bytes) or len(body) < COMPRESS_BYTES_MIN:
-        return
+    body = reply.body
+    if len(body) < COMPRESS_BYTES_MIN:
+        return reply
     accepted = {
         part.partition(";")[0].strip().lower()
         for part in request.headers.get("Accept-Encoding", "").split(",")
@@ -122,8 +123,8 @@ async def compress_if_asked(request: web.Request, response: web.Response) -> Non
     for coding, wbits in (("gzip", 31), ("deflate", 15)):
         if coding in accepted:
             if len(body) >= COMPRESS_IN_THREAD_BYTES_MIN:
-                response.body = await asyncio.to_thread(zlib.compress, body, 1, wbits)
+                packed = await asyncio.to_thread(zlib.compress, body, 1, wbits)
             else:
-                response.body = zlib.compress(body, 1, wbits)
-            response.headers["Content-Encoding"] = coding
-            return
+                packed = zlib.compress(body, 1, wbits)
+            return reply._replace(body=packed, headers=(*reply.headers, ("Content-Encoding", coding)))
+    return reply

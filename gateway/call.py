@@ -1,8 +1,7 @@
 """One HTTP request from its first line to its last byte: identity, stamps, and the log record made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from aiohttp import web
 
 from gateway.submit import Pending
 from gateway.trace import Trace
@@ -20,10 +19,11 @@ class Call:
     """Stamps g* in monotonic ns, 0 = not reached. `deciding` is the part of the request that was answered last."""
 
     id: str
-    label: str
     trace: Trace
-    route: str
     g0: int
+    label: str = ""
+    route: str = "unknown"
+    values: Mapping[str, str] = field(default_factory=dict)
     g0_lag: int = 0
     g1: int = 0
     g2: int = 0
@@ -128,6 +128,5 @@ class Call:
         )
 
 
-CALL = web.RequestKey("call", Call)
 INFERENCE_ROUTES = frozenset({"infer", "embeddings"})
 CLIENT_GONE = TailraceError(ErrorKind.CANCELLED, "the client closed its connection before the answer was ready")

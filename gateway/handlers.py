@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
 
-import orjson
 from aiohttp import web
 
 from gateway import metadata, oip_reply, openai
 from gateway.bodies import BodyBudget, compress_if_asked, read_body
-from gateway.call import CALL, Call
+from gateway.call import Call
 from gateway.directory import Directory
 from gateway.oip_request import parse_infer
+from gateway.reply import HttpReply, json_reply
+from gateway.routes import Routes
 from gateway.submit import Submitter, late_error
 from shared import clock, wire
 from shared.broker import calls
@@ -21,6 +23,8 @@ from shared.settings import GatewaySettings
 
 MODEL = "/v2/models/{model}"
 VERSION = "/v2/models/{model}/versions/{version}"
+queue_of = lru_cache(Queue)
+"""The queue of a model's version; made once, since its names are put together from parts."""
 
 
 class Handlers:
@@ -42,11 +46,11 @@ class Handlers:
         self._budget = BodyBudget(settings.inflight_bytes_max)
         self.draining = False
 
-    def add_to(self, app: web.Application) -> None:
-        """Mount everything. The busiest route comes first, since aiohttp looks them through in order."""
-        add = app.router.add_route
+    def add_to(self, routes: Routes) -> None:
+        """Mount everything."""
+        add = routes.add
         for base in (MODEL, VERSION):
-            add("POST", f"{base}/infer", self.infer)
+            add("POST", f"{base}/infer", self.infer, name="infer")
         add("POST", "/v1/embeddings", self.embeddings, name="embeddings")
         add("GET", "/v1/models", self.openai_models)
         add("GET", "/v2", self.server)
@@ -70,16 +74,14 @@ class Handlers:
         for kind in ("systemsharedmemory", "cudasharedmemory"):
             add("GET", f"/v2/{kind}/status", self.no_shared_memory)
             add("GET", f"/v2/{kind}/region/{{region}}/status", self.no_shared_memory)
-            add("POST", f"/v2/{kind}/{{rest:.*}}", self.not_here)
+            add("POST", f"/v2/{kind}/*", self.not_here)
 
     # -- inference -----------------------------------------------------------------------------------------------
 
-    async def infer(self, request: web.Request) -> web.StreamResponse:
+    async def infer(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/models/{model}[/versions/{version}]/infer."""
-        call = request[CALL]
-        call.route = "infer"
         body = await self._read(request, call)
-        model = self._directory.resolve(request.match_info["model"], request.match_info.get("version", ""))
+        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
         call.model = model
         asked = parse_infer(body, request.headers.get("Inference-Header-Content-Length"), model)
         call.client_id, call.rows = asked.client_id, asked.rows
@@ -89,15 +91,14 @@ class Handlers:
             answers = await self._ask(request, call, model, [asked.request], asked.timeout_us)
             answer = answers[0]
         rendered = oip_reply.render_infer(asked, model, answer)
-        response = web.Response(body=rendered.body, content_type=rendered.content_type)
+        headers: tuple[tuple[str, str], ...] = ()
         if rendered.json_length is not None:
-            response.headers["Inference-Header-Content-Length"] = str(rendered.json_length)
-        await compress_if_asked(request, response)
-        return response
+            headers = (("Inference-Header-Content-Length", str(rendered.json_length)),)
+        reply = HttpReply(rendered.body, content_type=rendered.content_type, headers=headers)
+        return await compress_if_asked(request, reply)
 
-    async def embeddings(self, request: web.Request) -> web.StreamResponse:
+    async def embeddings(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v1/embeddings."""
-        call = request[CALL]
         body = await self._read(request, call)
         asked = openai.parse_embeddings(body)
         model = self._directory.resolve(asked.model)
@@ -105,12 +106,12 @@ class Handlers:
             raise BadRequest(f"model '{model.name}' is no embedding model; ask POST v2/models/{model.name}/infer")
         call.model, call.rows = model, len(asked.texts)
         answers = await self._ask(request, call, model, openai.to_requests(asked, model), None)
-        return web.Response(body=openai.render_embeddings(asked, model, answers), content_type="application/json")
+        return HttpReply(openai.render_embeddings(asked, model, answers))
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.BaseRequest) -> bytes:
         return await read_body(request, self._settings.body_bytes_max, self._budget)
 
-    async def _read(self, request: web.Request, call: Call) -> bytes:
+    async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
         body = await self._body(request)
         call.g1 = clock.now_ns()
         call.bytes_in = len(body)
@@ -118,7 +119,7 @@ class Handlers:
 
     async def _ask(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         call: Call,
         model: wire.ModelDescriptor,
         parts: Sequence[wire.RequestBody],
@@ -131,7 +132,7 @@ class Handlers:
         call.g2 = clock.now_ns()
         if call.g2 - call.g0 >= budget_ns:
             raise late_error(late)
-        queue = Queue(model.name, model.version)
+        queue = queue_of(model.name, model.version)
         try:
             for i, payload in enumerate(payloads):
                 call.parts.append(
@@ -161,51 +162,51 @@ class Handlers:
 
     # -- what is there -------------------------------------------------------------------------------------------
 
-    async def server(self, request: web.Request) -> web.StreamResponse:
+    async def server(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2."""
-        return _json(metadata.server_metadata(self._server_version))
+        return json_reply(metadata.server_metadata(self._server_version))
 
-    async def live(self, request: web.Request) -> web.StreamResponse:
+    async def live(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/health/live."""
-        return web.Response()
+        return HttpReply()
 
-    async def ready(self, request: web.Request) -> web.StreamResponse:
+    async def ready(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/health/ready: 400 until a worker is there with its models warm, and while draining."""
         if self.draining:
             raise BadRequest("the gateway is stopping")
         if not self._directory.ready:
             raise BadRequest("no worker is ready; start one with `tailrace worker`")
-        return web.Response()
+        return HttpReply()
 
-    async def model(self, request: web.Request) -> web.StreamResponse:
+    async def model(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/models/{model}[/versions/{version}]."""
-        name, version = request.match_info["model"], request.match_info.get("version")
+        name, version = call.values["model"], call.values.get("version")
         self._directory.resolve(name, version or "")
-        return _json(metadata.model_metadata(self._directory.versions(name), version))
+        return json_reply(metadata.model_metadata(self._directory.versions(name), version))
 
-    async def model_ready(self, request: web.Request) -> web.StreamResponse:
+    async def model_ready(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/models/{model}[/versions/{version}]/ready: 400 while no worker serves it."""
-        model = self._directory.resolve(request.match_info["model"], request.match_info.get("version", ""))
+        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
         if not self._directory.is_live(model):
             raise BadRequest(f"no worker serves model '{model.name}' version {model.version} now")
-        return web.Response()
+        return HttpReply()
 
-    async def config(self, request: web.Request) -> web.StreamResponse:
+    async def config(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/models/{model}[/versions/{version}]/config."""
-        model = self._directory.resolve(request.match_info["model"], request.match_info.get("version", ""))
-        return _json(metadata.model_config(model))
+        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
+        return json_reply(metadata.model_config(model))
 
-    async def statistics(self, request: web.Request) -> web.StreamResponse:
+    async def statistics(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/models/{model}[/versions/{version}]/stats."""
-        name, version = request.match_info["model"], request.match_info.get("version")
+        name, version = call.values["model"], call.values.get("version")
         models = [self._directory.resolve(name, version)] if version else self._directory.versions(name)
         return await self._statistics(models)
 
-    async def all_statistics(self, request: web.Request) -> web.StreamResponse:
+    async def all_statistics(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/models/stats."""
         return await self._statistics(self._directory.models())
 
-    async def _statistics(self, models: Sequence[wire.ModelDescriptor]) -> web.StreamResponse:
+    async def _statistics(self, models: Sequence[wire.ModelDescriptor]) -> HttpReply:
         entries = []
         for model in models:
             try:
@@ -214,9 +215,9 @@ class Handlers:
                 text = f"the statistics are in Redis, which does not answer: {e}; retry after 1 s"
                 raise TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1) from e
             entries.append(metadata.statistics(model.name, model.version, counters))
-        return _json({"model_stats": entries})
+        return json_reply({"model_stats": entries})
 
-    async def index(self, request: web.Request) -> web.StreamResponse:
+    async def index(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/index."""
         models = self._directory.models()
         entries = metadata.repository_index(models)
@@ -224,59 +225,61 @@ class Handlers:
         for entry in entries:
             if (entry["name"], entry["version"]) not in live:
                 entry["state"], entry["reason"] = "UNAVAILABLE", "unloaded, or no worker serves it now"
-        return _json(entries)
+        return json_reply(entries)
 
-    async def load(self, request: web.Request) -> web.StreamResponse:
+    async def load(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/models/{model}/load: offer a model that the workers have."""
         await self._body(request)
-        await self._offer(request, offered=True)
-        return web.Response()
+        await self._offer(call, offered=True)
+        return HttpReply()
 
-    async def unload(self, request: web.Request) -> web.StreamResponse:
+    async def unload(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/models/{model}/unload: withdraw a model from clients; the workers keep it in memory."""
         await self._body(request)
-        await self._offer(request, offered=False)
-        return web.Response()
+        await self._offer(call, offered=False)
+        return HttpReply()
 
-    async def _offer(self, request: web.Request, *, offered: bool) -> None:
+    async def _offer(self, call: Call, *, offered: bool) -> None:
         try:
-            await self._directory.offer(request.match_info["model"], offered=offered)
+            await self._directory.offer(call.values["model"], offered=offered)
         except BrokerError as e:
             raise TailraceError(
                 ErrorKind.UNAVAILABLE, f"Redis does not answer: {e}; retry after 1 s", retry_after_s=1
             ) from e
 
-    async def openai_models(self, request: web.Request) -> web.StreamResponse:
+    async def openai_models(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v1/models: what the embeddings route can be asked for."""
         names = sorted({m.name for m in self._directory.models() if m.task == "embedding"})
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "tailrace"} for name in names]
-        return _json({"object": "list", "data": models})
+        return json_reply({"object": "list", "data": models})
 
-    async def trace_setting(self, request: web.Request) -> web.StreamResponse:
+    async def trace_setting(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/trace/setting: every request's timeline is in the event log, always."""
         always = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "-1", "log_frequency": "0"}
-        return _json({**always, "trace_file": self._settings.log_dir, "trace_mode": "tailrace"})
+        return json_reply({**always, "trace_file": self._settings.log_dir, "trace_mode": "tailrace"})
 
-    async def logging(self, request: web.Request) -> web.StreamResponse:
+    async def logging(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/logging."""
         level = self._settings.log_level
         shown = {"log_info": level in ("debug", "info"), "log_warning": level != "error", "log_error": True}
-        return _json({"log_file": "", **shown, "log_verbose_level": int(level == "debug"), "log_format": "default"})
+        return json_reply(
+            {"log_file": "", **shown, "log_verbose_level": int(level == "debug"), "log_format": "default"}
+        )
 
-    async def no_shared_memory(self, request: web.Request) -> web.StreamResponse:
+    async def no_shared_memory(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """GET v2/*sharedmemory/status: no region is ever registered."""
-        return _json([])
+        return json_reply([])
 
-    async def not_here(self, request: web.Request) -> web.StreamResponse:
+    async def not_here(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """What Triton has and we refuse cleanly."""
         raise TailraceError(ErrorKind.UNSUPPORTED, f"{request.method} {request.path} is not supported by this server")
 
 
-def _budget(request: web.Request, timeout_us: int | None, longest_s: float) -> tuple[int, ErrorKind]:
+def _budget(request: web.BaseRequest, timeout_us: int | None, longest_s: float) -> tuple[int, ErrorKind]:
     """Nanoseconds until the deadline, and the error it ends with: the shortest of the three limits decides."""
-    budgets = [(int(longest_s * 1e9), ErrorKind.DEADLINE)]
-    if timeout_us is not None:
-        budgets.append((timeout_us * 1000, ErrorKind.QUEUE_TIMEOUT))
+    budget_ns, late = int(longest_s * 1e9), ErrorKind.DEADLINE
+    if timeout_us is not None and timeout_us * 1000 < budget_ns:
+        budget_ns, late = timeout_us * 1000, ErrorKind.QUEUE_TIMEOUT
     header = request.headers.get("x-request-timeout-ms")
     if header is not None:
         try:
@@ -285,9 +288,6 @@ def _budget(request: web.Request, timeout_us: int | None, longest_s: float) -> t
                 raise ValueError
         except ValueError:
             raise BadRequest(f"x-request-timeout-ms is '{header[:40]}'; send milliseconds, a number above 0") from None
-        budgets.append((int(timeout_ms * 1e6), ErrorKind.DEADLINE))
-    return min(budgets, key=lambda b: b[0])
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")
+        if timeout_ms * 1e6 < budget_ns:
+            budget_ns, late = int(timeout_ms * 1e6), ErrorKind.DEADLINE
+    return budget_ns, late

@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-import orjson
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
-from gateway import openai, trace
-from gateway.call import CALL, CLIENT_GONE, Call
+from gateway import trace
+from gateway.call import CLIENT_GONE, Call
+from gateway.reply import HttpReply, error_reply
+from gateway.routes import Routes
 from shared import clock, humanlog
 from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.eventlog import EventLog
@@ -18,79 +18,36 @@ from shared.ids import RequestIds
 from shared.vitals import LoopWatch
 
 LABEL = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,127}")
-KIND_OF_STATUS = {404: ErrorKind.NOT_FOUND, 405: ErrorKind.METHOD_NOT_ALLOWED, 413: ErrorKind.TOO_LARGE}
+E = TypeVar("E", bound=BaseException)
 
 
-def error_body(error: TailraceError, route: str = "") -> bytes:
-    """The JSON body of a failure: the text alone, or OpenAI's form on its routes."""
-    return openai.render_error(error) if route == "embeddings" else orjson.dumps({"error": error.message})
+class Http:
+    """Answers requests by the routes. `serve` is the handler of an aiohttp low-level server."""
 
+    def __init__(
+        self, routes: Routes, log: EventLog, watch: LoopWatch, own_clock: str, inflight: Callable[[], int]
+    ) -> None:
+        self._routes = routes
+        self._log = log
+        self._watch = watch
+        self._own_clock = own_clock
+        self._inflight = inflight
+        self._ids = RequestIds()
 
-def error_response(error: TailraceError, route: str = "") -> web.Response:
-    """The reply of a failure."""
-    response = web.Response(status=error.kind.status, body=error_body(error, route), content_type="application/json")
-    if error.kind is ErrorKind.TOO_LARGE:
-        response.force_close()  # rather than read the rest of it
-    if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(error.retry_after_s)
-    if error.kind is ErrorKind.UNSUPPORTED:
-        response.headers["Accept-Encoding"] = "gzip, deflate"
-    return response
-
-
-def make_middleware(
-    log: EventLog, ids: RequestIds, watch: LoopWatch, own_clock: str, inflight: Callable[[], int]
-) -> Middleware:
-    """The outermost middleware."""
-    human = humanlog.get()
-
-    @web.middleware
-    async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request, from its first line to the last byte of its reply."""
         g0 = clock.now_ns()
-        label = request.headers.get("x-request-id", "")
         call = Call(
-            id=ids.next(),
-            label=label if LABEL.fullmatch(label) else "",
-            trace=trace.begin(request.headers),
-            route=_route(request),
-            g0=g0,
-            g0_lag=watch.lag_ns,
-            inflight=inflight(),
-        )
-        request[CALL] = call
+            id=self._ids.next(), trace=trace.begin(request.headers), g0=g0, g0_lag=self._watch.lag_ns,
+            inflight=self._inflight(),
+        )  # fmt: skip
         humanlog.about.set((call.id, call.trace.trace_id))
-        status = 499
+        status = CLIENT_GONE.kind.status
         try:
-            try:
-                if label and not call.label:
-                    raise BadRequest(
-                        f"x-request-id has {len(label)} characters; send 1 to 128 printable ASCII characters"
-                    )
-                response = await handler(request)
-            except asyncio.CancelledError:
-                call.error = CLIENT_GONE
-                raise
-            except TailraceError as e:
-                call.error = _without_frames(e)
-            except web.HTTPException as e:
-                call.error = _of_http(request, e)
-                if e.status < 400:
-                    raise
-            except Exception as e:
-                human.exception("a handler failed")
-                call.error = TailraceError(
-                    ErrorKind.INTERNAL, f"internal error ({type(e).__name__}); the gateway's log has request {call.id}"
-                )
-                _without_frames(e)
-            if call.error is not None:
-                response = error_response(call.error, call.route)
+            reply = await self._answer(request, call)
             call.g7 = clock.now_ns()
-            headers = response.headers
-            headers["x-request-id"] = call.label or call.id
-            headers["x-tailrace-request-id"] = call.id
-            headers["traceparent"] = call.trace.traceparent
-            headers["Server-Timing"] = call.server_timing(own_clock)
-            status = response.status
+            response = self._response(call, reply)
+            status = reply.status
             # Written here and not after the return, so that the last stamp is of the last byte.
             try:
                 await response.prepare(request)
@@ -98,17 +55,51 @@ def make_middleware(
             except (asyncio.CancelledError, ConnectionError):
                 call.error = call.error or CLIENT_GONE
                 raise
-            call.bytes_out = response.body_length
+            call.bytes_out = len(reply.body)
             return response
         finally:
             call.g8 = clock.now_ns()
             if call.is_logged:
-                log.write(call.record(status))
+                self._log.write(call.record(status))
 
-    return around
+    async def _answer(self, request: web.BaseRequest, call: Call) -> HttpReply:
+        try:
+            if label := request.headers.get("x-request-id"):
+                if not LABEL.fullmatch(label):
+                    text = f"x-request-id has {len(label)} characters; send 1 to 128 printable ASCII characters"
+                    raise BadRequest(text)
+                call.label = label
+            route, call.values = self._routes.match(request.method, request.raw_path)
+            call.route = route.name
+            return await route.handler(request, call)
+        except asyncio.CancelledError:
+            call.error = CLIENT_GONE
+            raise
+        except TailraceError as e:
+            call.error = _without_frames(e)
+        except Exception as e:
+            humanlog.get().exception("a handler failed")
+            text = f"internal error ({type(e).__name__}); the gateway's log has request {call.id}"
+            _without_frames(e)
+            call.error = TailraceError(ErrorKind.INTERNAL, text)
+        reply = error_reply(call.error, call.route)
+        if call.error.kind is ErrorKind.METHOD_NOT_ALLOWED:
+            reply = reply._replace(headers=(("Allow", self._routes.allowed(request.raw_path)),))
+        return reply
 
-
-E = TypeVar("E", bound=BaseException)
+    def _response(self, call: Call, reply: HttpReply) -> web.Response:
+        headers = {
+            "Content-Type": reply.content_type,
+            "x-request-id": call.label or call.id,
+            "x-tailrace-request-id": call.id,
+            "traceparent": call.trace.traceparent,
+            "Server-Timing": call.server_timing(self._own_clock),
+            **dict(reply.headers),
+        }
+        response = web.Response(body=reply.body, status=reply.status, headers=headers)
+        if reply.close:
+            response.force_close()
+        return response
 
 
 def _without_frames(error: E) -> E:
@@ -121,26 +112,8 @@ def _without_frames(error: E) -> E:
     return error
 
 
-def _route(request: web.Request) -> str:
-    """What the log calls the request: a route's short name, or its pattern; never what the client typed."""
-    route = request.match_info.route
-    if route.resource is None:
-        return "unknown"
-    return route.name or f"{request.method} {route.resource.canonical}"
-
-
-def _of_http(request: web.Request, e: web.HTTPException) -> TailraceError:
-    kind = KIND_OF_STATUS.get(e.status, ErrorKind.BAD_REQUEST if e.status < 500 else ErrorKind.INTERNAL)
-    if isinstance(e, web.HTTPMethodNotAllowed):
-        allowed = ", ".join(sorted(e.allowed_methods))
-        return TailraceError(kind, f"{request.method} is not allowed on {request.path}; allowed: {allowed}")
-    if e.status == 404:
-        return TailraceError(kind, f"there is nothing at {request.path}; GET /v2 tells what this server is")
-    return TailraceError(kind, e.text or e.reason)
-
-
 class JsonErrors(web.RequestHandler):
-    """aiohttp's own failures (a header line too long, not HTTP at all) in our form, and in our log's words."""
+    """aiohttp's own failures (a header line too long, not HTTP at all) in our form."""
 
     __slots__ = ()
 
@@ -151,32 +124,28 @@ class JsonErrors(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that never reached the application."""
+        """Answer a request that never reached `Http.serve`."""
         if request.writer.output_size > 0:
             raise ConnectionError("part of the response has been sent already")
         text = message or (str(exc) if status < 500 and exc else "internal error")
         kind = ErrorKind.BAD_REQUEST if status < 500 else ErrorKind.INTERNAL
         first_line = text.strip().split("\n", 1)[0]
-        error = TailraceError(kind, f"this is not a request that can be served: {first_line}")
-        response = error_response(error)
-        call = trace.begin({})
-        response.headers["traceparent"] = call.traceparent
-        response.headers["x-request-id"] = call.trace_id
-        response.headers["Server-Timing"] = "total;dur=0"
+        reply = error_reply(TailraceError(kind, f"this is not a request that can be served: {first_line}"))
+        began = trace.begin({})
+        headers = {
+            "Content-Type": reply.content_type,
+            "traceparent": began.traceparent,
+            "x-request-id": began.trace_id,
+            "Server-Timing": "total;dur=0",
+        }
+        response = web.Response(body=reply.body, status=reply.status, headers=headers)
         response.force_close()
         return response
 
 
-class _Server(web.Server):
+class Server(web.Server):
+    """A low-level server whose connections answer every failure in JSON."""
+
     def __call__(self) -> web.RequestHandler:
+        """The protocol of a new connection."""
         return JsonErrors(self, loop=self._loop, **self._kwargs)
-
-
-class Runner(web.AppRunner):
-    """An AppRunner whose connections answer every failure in JSON."""
-
-    async def _make_server(self) -> web.Server:
-        server = await super()._make_server()
-        # The application builds its server itself and offers no other place to name the handler's class.
-        server.__class__ = _Server
-        return server

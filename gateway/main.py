@@ -16,8 +16,9 @@ from aiohttp import web
 
 from gateway.directory import Directory
 from gateway.handlers import Handlers
-from gateway.http import Runner, make_middleware
+from gateway.http import Http, Server
 from gateway.replies import Replies
+from gateway.routes import Routes
 from gateway.submit import Submitter
 from shared import clock, humanlog, vitals
 from shared.broker import calls, scripts
@@ -25,7 +26,6 @@ from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.eventlog import EventLog
 from shared.events import Cfg, Evt
-from shared.ids import RequestIds
 from shared.settings import GatewaySettings
 
 BACKLOG = 4096
@@ -78,12 +78,11 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
     def extra() -> dict[str, Any]:
         return {"inflight": len(submitter.pending), "queued": dict(depths)}
 
-    middleware = make_middleware(log, RequestIds(), watch, clock.clock_id(), lambda: len(submitter.pending))
-    app = web.Application(middlewares=[middleware], client_max_size=settings.body_bytes_max)
-    handlers.add_to(app)
-    runner = Runner(
-        app, handler_cancellation=True, auto_decompress=False, access_log=None, shutdown_timeout=settings.drain_s
-    )
+    routes = Routes()
+    handlers.add_to(routes)
+    http = Http(routes, log, watch, clock.clock_id(), lambda: len(submitter.pending))
+    server = Server(http.serve, handler_cancellation=True, auto_decompress=False, access_log=None)
+    runner = web.ServerRunner(server, shutdown_timeout=settings.drain_s)
 
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
