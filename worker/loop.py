@@ -187,7 +187,8 @@ class WorkerLoop:
                     self._adopt_due = False
                     await self._adopt()
                 if self._look:
-                    self._look = await self._fetch([s for s in self.served.values() if s.want() > 0])
+                    self._look = False  # first: what happens while we fetch is a reason to look again
+                    await self._fetch([s for s in self.served.values() if s.want() > 0])
                 elif self._slots_used or any(s.jobs for s in self.served.values()):
                     await self._wait_busy(listen=any(s.want() > 0 for s in self.served.values()))
                 else:
@@ -196,20 +197,18 @@ class WorkerLoop:
                 self._adopt_due = True
                 await asyncio.sleep(RETRY_S)
 
-    async def _fetch(self, asked: Sequence[Served]) -> bool:
-        """Ask for new work, without blocking. True: as much came as was asked for, so there may be more."""
+    async def _fetch(self, asked: Sequence[Served]) -> None:
+        """Ask for new work, without blocking. If as much comes as was asked for there may be more: look again."""
         w0 = clock.now_ns()
         wants = [s.want() for s in asked]
         fetches = [
             calls.fetch(self._connection, s.queue, self.name, want=want, lease_us=self._lease_us)
             for s, want in zip(asked, wants, strict=True)
         ]
-        more = False
         for served, want, deliveries in zip(asked, wants, await _all(fetches), strict=True):
-            more = more or len(deliveries) >= want
+            self._look |= len(deliveries) >= want
             self._take(served, deliveries, w0)
         self._step()
-        return more
 
     async def _wait_busy(self, *, listen: bool) -> None:
         """Until a batch ends, or work arrives that we have room for and nobody else takes."""
@@ -243,7 +242,7 @@ class WorkerLoop:
             lease_us=self._lease_us,
             given=given,
         )
-        self._look = len(deliveries) >= want
+        self._look |= len(deliveries) >= want
         mine = {entry.request_id for entry in given}
         self._take(served, [d for d in deliveries if d.id in mine], w0)
         self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
@@ -355,7 +354,7 @@ class WorkerLoop:
             run.executed = future.result()
             self._step()  # first the device, then the paperwork
             self._own(self._publish(run))
-            self._look = self._slots_used > 0  # the next batch has begun: fill up behind it
+            self._look |= self._slots_used > 0  # the next batch has begun: fill up behind it
             self._wake.set()
 
         return finished
