@@ -6,6 +6,7 @@ of kind `log_drop` as soon as there is room. A file is rotated by size and the o
 disk that one process may use is bounded too. Nothing is synced: a killed process loses at most the last flush interval.
 """
 
+import contextlib
 import os
 import socket
 import threading
@@ -68,13 +69,16 @@ class EventLog:
             return
         if self.dropped:
             self._note_drops()
+        self._put(record)
+
+    def _put(self, record: Event) -> None:
         self._log._proxy_to_logger("write", None, record=record)
 
     def _note_drops(self) -> None:
         with self._seq_lock:
             dropped, self.dropped = self.dropped, 0
         now = clock.now_ns()
-        self._log._proxy_to_logger("write", None, record=Evt("log_drop", now, now, {"lines": dropped}))
+        self._put(Evt("log_drop", now, now, {"lines": dropped}))
 
     def _render(
         self, _logger: Any, _method: str, event: MutableMapping[str, Any]
@@ -89,7 +93,7 @@ class EventLog:
         """Write the farewell, flush everything and stop the thread."""
         if self.dropped:
             self._note_drops()
-        self.write(Bye(reason))
+        self._put(Bye(reason))  # beyond the bound, if need be
         self._sink.close()
 
 
@@ -137,15 +141,21 @@ class _Sink:
                 self._rotate()
 
     def _rotate(self) -> None:
-        self._rotations += 1
-        old = self._path.with_name(f"{self._path.stem}.{self._rotations:06d}.jsonl")
+        self._size = 0
+        old = self._path.with_name(f"{self._path.stem}.{self._rotations + 1:06d}.jsonl")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.rename(old)
+            file = self._path.open("ab", buffering=0)
+        except OSError:
+            # Somebody took the directory away, say: go on with the file at hand, and try again a file later.
+            return
         self._file.close()
-        self._path.rename(old)
+        self._file = file
+        self._rotations += 1
         self._rotated.append(old)
         while len(self._rotated) >= self._files_max:
             self._rotated.popleft().unlink(missing_ok=True)
-        self._file = self._path.open("ab", buffering=0)
-        self._size = 0
 
     def close(self) -> None:
         self._stop.set()

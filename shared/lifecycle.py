@@ -19,7 +19,9 @@ class State(StrEnum):
 
 
 MOVES: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.RUNNING, State.CANCELLED, State.EXPIRED, State.DEAD}),
+    # QUEUED -> DONE or FAILED is a worker that had been given up for dead: its answer counts until somebody starts the
+    # request again.
+    State.QUEUED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.CANCELLED, State.EXPIRED, State.DEAD}),
     # RUNNING -> RUNNING is a worker that takes its own entry again after a reply of Redis was lost: a new attempt.
     State.RUNNING: frozenset(
         {State.RUNNING, State.QUEUED, State.DONE, State.FAILED, State.CANCELLED, State.EXPIRED, State.DEAD}

@@ -45,6 +45,8 @@ def from_bytes(data: memoryview | bytes, datatype: str, shape: Sequence[int], *,
 
     Raises BadRequest, naming the tensor, when the bytes do not fit the shape.
     """
+    if any(size < 0 for size in shape):
+        raise BadRequest(f"input '{name}': the shape {list(shape)} has a negative size; send what each axis really has")
     if datatype == "BYTES":
         return _bytes_elements(data, shape, name)
     expected = byte_size(datatype, shape)

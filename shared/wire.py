@@ -122,6 +122,9 @@ class WorkerDescriptor(msgspec.Struct, array_like=True, frozen=True):
 _VERDICT = b"!"
 _ANSWER = b"="
 
+_NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises on bytes that are no message; the last on one that is nested without end."""
+
 _request_decoder = msgspec.msgpack.Decoder(RequestBody)
 _stamps_decoder = msgspec.msgpack.Decoder(WorkerStamps)
 _body_decoder = msgspec.msgpack.Decoder(ReplyBody)
@@ -147,7 +150,7 @@ def decode_request(payload: bytes | memoryview) -> RequestBody:
     """Inverse of `encode_request`; tensors are views into `payload`. Raises WireError."""
     try:
         return _request_decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except _NOT_OURS as e:
         raise WireError(f"the payload is not a request of schema {SCHEMA_VERSION}: {e}") from e
 
 
@@ -173,7 +176,7 @@ def decode_reply(data: bytes) -> Reply:
     try:
         view = memoryview(data)
         return Reply(_body_decoder.decode(view[head:]), _stamps_decoder.decode(view[5:head]))
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except _NOT_OURS as e:
         raise WireError(f"the answer is not of schema {SCHEMA_VERSION}: {e}") from e
 
 
@@ -193,5 +196,5 @@ def decode_worker(data: bytes) -> WorkerDescriptor:
     """Inverse of `encode_worker`. Raises WireError."""
     try:
         return _worker_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except _NOT_OURS as e:
         raise WireError(f"not a worker's descriptor: {e}") from e

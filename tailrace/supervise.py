@@ -44,12 +44,10 @@ class Child:
         """Start it, and again whenever it dies, with growing pauses. Raises GaveUp."""
         human = humanlog.get()
         backoff_s, quick_deaths = BACKOFF_FIRST_S, 0
-        while True:
+        while not self.stopping:
             started_ns = clock.now_ns()
-            await self.start()
-            assert self.process is not None
-            status = await self.process.wait()
-            if self.stopping:
+            status = await self._live()
+            if status is None:
                 return
             if status == FATAL_STATUS:
                 raise GaveUp(f"{self.title} could not start; its reason is above")
@@ -62,25 +60,37 @@ class Child:
             await asyncio.sleep(backoff_s)
             backoff_s = min(BACKOFF_MAX_S, 2 * backoff_s)
 
-    async def start(self) -> None:
-        """Start the process. In a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order."""
+    async def _live(self) -> int | None:
+        """Start the process and return its status once it has ended; None when it was told to stop.
+
+        In a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
+        """
         self.process = await asyncio.create_subprocess_exec(
             *self.command, env={**os.environ, **self.env}, start_new_session=True, preexec_fn=die_with_parent
         )
+        if self.stopping:
+            # `stop` came while the process was being made, and could not see it.
+            self._signal(signal.SIGKILL)
+        status = await self.process.wait()
+        return None if self.stopping else status
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
 
     async def stop(self, timeout_s: float) -> None:
         """Tell it to stop; kill it when it does not within `timeout_s`."""
         self.stopping = True
         if self.process is None or self.process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_s):
                 await self.process.wait()
         except TimeoutError:
             humanlog.get().warning("killed, since it did not stop", which=self.title, after_s=timeout_s)
-            self.process.kill()
+            self._signal(signal.SIGKILL)
             await self.process.wait()
 
 

@@ -26,7 +26,6 @@ from worker.loop import BLOCK_MS, WorkerLoop
 from worker.models import repository
 from worker.models.interface import Model, ModelConfig
 
-
 SWITCH_INTERVAL_S = 0.0005
 
 

@@ -61,7 +61,8 @@ class ReplyError(BrokerError):
 class Connection:
     """A self-healing connection. Use as an async context manager, or `start` and `close` it.
 
-    `on_connect` runs after each (re)connection, before other commands are let through.
+    `on_connect` runs after each (re)connection: its commands go before everybody else's, and the connection counts as
+    connected only when it has returned.
     """
 
     def __init__(
@@ -115,10 +116,9 @@ class Connection:
 
     def call(self, *command: Argument) -> "asyncio.Future[Any]":
         """Send a command with this tick's others. The future gives the reply, or raises a BrokerError."""
-        if self._protocol is None or not self._ready.is_set():
+        if self._protocol is None:
             failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            failed.set_exception(NotConnected(f"no connection to Redis at {_without_password(self.url)}"))
-            return failed
+            return _fail(failed, NotConnected(f"no connection to Redis at {_without_password(self.url)}"))
         return self._protocol.send(command)
 
     async def _keep_connected(self) -> None:
@@ -155,7 +155,7 @@ class Connection:
         lost: asyncio.Future[None] = loop.create_future()
 
         def make() -> _Protocol:
-            return _Protocol(lost)
+            return _Protocol(lost, self._not_connected)
 
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             if "path" in o:
@@ -169,10 +169,8 @@ class Connection:
                 await self._greet(protocol)
                 self._protocol = protocol
                 if self._on_connect:
-                    self._ready.set()
                     await self._on_connect(self)
             except BaseException:
-                self._ready.clear()
                 self._protocol = None
                 protocol.abort()
                 raise
@@ -191,6 +189,11 @@ class Connection:
         # A server that still loads its data answers LOADING: not connected yet.
         await protocol.send(("PING",))
 
+    def _not_connected(self, protocol: "_Protocol") -> None:
+        # Before those who wait for a reply hear of the loss: they must not find us still connected.
+        if protocol is self._protocol:
+            self._ready.clear()
+
     async def _watch(self, lost: "asyncio.Future[None]") -> None:
         """Return when the connection is gone, or has been silent for too long with something unanswered."""
         protocol = self._protocol
@@ -204,6 +207,13 @@ class Connection:
                 protocol.send(("PING",)).add_done_callback(_ignore)
 
 
+def _fail(future: "asyncio.Future[Any]", error: BrokerError) -> "asyncio.Future[Any]":
+    future.set_exception(error)
+    # Of commands sent together a caller awaits only the first to fail: the others are no forgotten errors.
+    future.exception()
+    return future
+
+
 def _ignore(future: "asyncio.Future[Any]") -> None:
     if not future.cancelled():
         future.exception()
@@ -215,9 +225,10 @@ def _without_password(url: str) -> str:
 
 
 class _Protocol(asyncio.Protocol):
-    def __init__(self, lost: "asyncio.Future[None]") -> None:
+    def __init__(self, lost: "asyncio.Future[None]", on_lost: Callable[["_Protocol"], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._lost = lost
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=BrokerError)
         self.waiting: deque[asyncio.Future[Any]] = deque()
@@ -231,11 +242,9 @@ class _Protocol(asyncio.Protocol):
     def send(self, command: Sequence[Argument]) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
-            future.set_exception(NotConnected("the connection to Redis is closing"))
-            return future
+            return _fail(future, NotConnected("the connection to Redis is closing"))
         if len(self.waiting) >= UNANSWERED_MAX:
-            future.set_exception(Busy(f"{UNANSWERED_MAX} commands are unanswered by Redis already"))
-            return future
+            return _fail(future, Busy(f"{UNANSWERED_MAX} commands are unanswered by Redis already"))
         packed = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub means any length
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -275,14 +284,15 @@ class _Protocol(asyncio.Protocol):
                 future.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost(self)
         unsent = len(self.waiting) - self._unsent_calls
         for i, future in enumerate(self.waiting):
             if future.done():
                 continue
             if i >= unsent:
-                future.set_exception(NotConnected("the connection to Redis was lost before the command left"))
+                _fail(future, NotConnected("the connection to Redis was lost before the command left"))
             else:
-                future.set_exception(OutcomeUnknown("the connection to Redis was lost while the command was in flight"))
+                _fail(future, OutcomeUnknown("the connection to Redis was lost while the command was in flight"))
         self.waiting.clear()
         self._unsent, self._unsent_calls = [], 0
         if not self._lost.done():

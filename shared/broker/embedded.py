@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
@@ -106,7 +108,8 @@ class EmbeddedRedis:
 
     async def _wait_until_it_answers(self) -> None:
         assert self.process is not None
-        client = redis.asyncio.Redis(unix_socket_path=str(self.socket))
+        # By default one ping tries for four seconds, and a server that stopped would be noticed only then.
+        client = redis.asyncio.Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))
         try:
             while True:
                 if self.process.returncode is not None:

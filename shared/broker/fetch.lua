@@ -13,8 +13,9 @@ local started = int(t)
 redis.call('ZADD', KEYS[1], int(t + tonumber(ARGV[5])), consumer)
 local function start(lane, sid, rid, fields)
   local R = prefix .. rid
-  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'enq', 'a')
-  if not h[1] or terminal(h[1]) or h[2] ~= sid then
+  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'enq', 'a', 'q')
+  -- Entry ids are unique within a lane only: one handed on within a millisecond has the same id in the other lane.
+  if not h[1] or terminal(h[1]) or h[2] ~= sid or h[8] ~= lane then
     redis.call('XACK', lane, group, sid); redis.call('XDEL', lane, sid)
     return
   end
@@ -33,8 +34,13 @@ for k = 2, #KEYS do
   while #out < want and bytes < bytes_max do
     -- In small steps, since the payload's size is known only afterwards.
     local n = math.min(want - #out, 16)
-    local r = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', KEYS[k], '>')
+    local r = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', n, 'STREAMS', KEYS[k], '>')
     if not r then break end
+    if r.err then
+      -- No group. What was started above must not be forgotten; the next call starts nothing and meets the error.
+      if #out > 0 then return out end
+      return redis.error_reply(r.err)
+    end
     local entries = r[1][2]
     for _, entry in ipairs(entries) do start(KEYS[k], entry[1], entry[2][2], entry[2]) end
     if #entries < n then break end

@@ -25,7 +25,7 @@ local function finish(rid, R, h, status, verdict)  -- h: st, q, sid, gw
   redis.call('XACK', h[2], group, h[3]); redis.call('XDEL', h[2], h[3])
   redis.call('ZREM', KEYS[2], rid)
   redis.call('HSET', R, 'st', status)
-  redis.call('SET', payloads .. rid, verdict, 'KEEPTTL')
+  redis.call('SET', payloads .. rid, verdict, 'PX', math.max(1, redis.call('PTTL', R)))
   redis.call('XADD', replies .. h[4], 'NOMKSTREAM', '*', rid, verdict)
 end
 
@@ -37,6 +37,14 @@ for _, rid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(t), 'LIMIT
     overdue = overdue + 1
   else
     redis.call('ZREM', KEYS[2], rid)
+  end
+end
+
+-- Whoever holds an entry has a lease: Redis gives entries to a blocked reader though it was given up, or never beat.
+for k = 5, #KEYS do
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[k], group)
+  for _, c in ipairs(consumers.err and {} or consumers) do  -- name, NAME, pending, COUNT, ...
+    if c[4] > 0 then redis.call('ZADD', KEYS[1], 'NX', int(t + grace), c[2]) end
   end
 end
 
@@ -53,7 +61,7 @@ for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT',
         local rid = entry[1][2][2]
         local R = prefix .. rid
         local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw', 'a')
-        if h[1] and not terminal(h[1]) and h[3] == e[1] then
+        if h[1] and not terminal(h[1]) and h[2] == KEYS[k] and h[3] == e[1] then
           if tonumber(h[5]) >= attempts_max then
             finish(rid, R, h, 'DEAD', '!crashed|each of its ' .. h[5] .. ' attempts was lost with the worker that ran it')
             dead = dead + 1

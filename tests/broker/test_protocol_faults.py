@@ -1,0 +1,246 @@
+"""A lost reply, a lost request and a repeated call end in the state of a run in which nothing went wrong."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.audit import comparable, leftovers, pending_of, snapshot
+from support.proxy import Fault, Proxy
+from support.scene import MINUTE_US, Scene, blocked, config
+from support.waiting import eventually, soon
+
+from shared.broker import calls
+from shared.broker.calls import Answer
+from shared.broker.connection import Connection, NotConnected, OutcomeUnknown
+from shared.broker.embedded import EmbeddedRedis
+from shared.keys import Queue
+
+Act = Callable[[Scene], Awaitable[Any]]
+
+ANSWERS = [Answer("a", 1, False, b"=1"), Answer("b", 1, True, b"=2"), Answer("nobody", 1, False, b"=3")]
+
+
+async def nothing(scene: Scene) -> None:
+    pass
+
+
+async def queued(scene: Scene) -> None:
+    await scene.accept("a", "b")
+
+
+async def running(scene: Scene) -> None:
+    await scene.accept("a", "b")
+    await scene.fetch("w-1")
+
+
+async def ended(scene: Scene) -> None:
+    await running(scene)
+    await calls.complete(scene.c, scene.queue, ANSWERS)
+
+
+async def trouble(scene: Scene) -> None:
+    """One is overdue, one lost its worker, one lost its last worker."""
+    await scene.accept("poison")
+    for worker in ("w-1", "w-2", "w-3"):
+        await scene.fetch(worker)
+        await scene.die(worker)
+        if worker != "w-3":
+            await scene.tick()
+    await scene.accept("orphan")
+    await scene.fetch("w-4")
+    await scene.die("w-4")
+    await scene.accept("late")
+    await scene.pass_deadline("late")
+
+
+async def announced(scene: Scene) -> None:
+    await calls.announce(scene.c, "w-1", b"one", lease_us=MINUTE_US)
+    await calls.announce(scene.c, "w-2", b"two", lease_us=MINUTE_US)
+    await calls.offer(scene.c, "bert", offered=False)
+
+
+DEEDS: dict[str, tuple[Act, Act]] = {
+    "accept": (nothing, lambda s: s.accept("a", "b", "c")),
+    "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", queue_max=3)),
+    "complete": (running, lambda s: calls.complete(s.c, s.queue, ANSWERS)),
+    "cancel queued": (queued, lambda s: calls.cancel(s.c, s.queue, ["a", "nobody"])),
+    "cancel running": (running, lambda s: calls.cancel(s.c, s.queue, ["b"], expired=True)),
+    "beat": (running, lambda s: calls.beat(s.c, s.queue, "w-1", [("a", 1), ("b", 7)], lease_us=MINUTE_US)),
+    "beat of the dead": (nothing, lambda s: calls.beat(s.c, s.queue, "w-9", [], lease_us=MINUTE_US)),
+    "tick": (trouble, lambda s: calls.tick(s.c, s.queue, "leader", grace_us=MINUTE_US)),
+    "leave": (ended, lambda s: calls.leave(s.c, s.queue, "w-1")),
+    "leave with work": (running, lambda s: calls.leave(s.c, s.queue, "w-1")),
+    "peek": (ended, lambda s: calls.peek(s.c, s.queue, ["a", "nobody"])),
+    "listen": (nothing, lambda s: calls.listen(s.c, s.queue, "gw-2")),
+    "forget": (ended, lambda s: calls.forget(s.c, s.queue, s.gateway, ["a", "b"], read_up_to="9999999999999-0")),
+    "ensure groups": (nothing, lambda s: calls.ensure_groups(s.c, s.queue)),
+    "announce": (nothing, lambda s: calls.announce(s.c, "w-1", b"descriptor", lease_us=MINUTE_US)),
+    "announce another": (announced, lambda s: calls.announce(s.c, "w-1", b"other", lease_us=MINUTE_US)),
+    "withdraw": (announced, lambda s: calls.announce(s.c, "w-1", b"", lease_us=0)),
+    "survey": (announced, lambda s: calls.survey(s.c, "")),
+    "unload": (announced, lambda s: calls.offer(s.c, "resnet", offered=False)),
+    "load": (announced, lambda s: calls.offer(s.c, "bert", offered=True)),
+}
+"""What leads up to each call of the protocol, and the call. Fetch has tests of its own: it starts what it finds."""
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+async def test_doing_it_twice_is_doing_it_once(scene: Scene, deed: str) -> None:
+    """f(f(x)) == f(x): whoever does not know whether a call was heard may repeat it."""
+    prepare, act = DEEDS[deed]
+    await prepare(scene)
+    await act(scene)
+    once = await snapshot(scene.c)
+    await act(scene)
+    assert await snapshot(scene.c) == once
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.CUT_MID_REQUEST, Fault.CUT_MID_REPLY])
+@pytest.mark.parametrize("deed", DEEDS)
+async def test_a_call_that_was_disturbed_and_repeated_ends_as_if_nothing_had_been(
+    scene: Scene, through: Connection, proxy: Proxy, deed: str, fault: Fault
+) -> None:
+    """Whatever the network did to the request or its reply, the repetition leads to the fault-free state."""
+    prepare, act = DEEDS[deed]
+    await prepare(scene)
+    await act(scene)
+    undisturbed = comparable(await snapshot(scene.c))
+
+    await scene.c.call("FLUSHALL")
+    await scene.open()
+    await prepare(scene)
+    disturbed = Scene(through, scene.queue)
+    proxy.set(fault)
+    with pytest.raises(OutcomeUnknown):
+        await soon(act(disturbed))
+    await soon(through.wait_connected())
+    await act(disturbed)
+    assert comparable(await snapshot(scene.c)) == undisturbed
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.CUT_MID_REPLY])
+async def test_a_worker_adopts_what_a_lost_reply_had_brought(
+    scene: Scene, through: Connection, proxy: Proxy, fault: Fault
+) -> None:
+    """Redis has delivered and started it; the worker finds it among its own and runs it as one more attempt."""
+    await scene.accept("a", "b")
+    disturbed = Scene(through, scene.queue)
+    proxy.set(fault)
+    with pytest.raises(OutcomeUnknown):
+        await disturbed.fetch("w-1")
+    await soon(through.wait_connected())
+    assert await disturbed.fetch("w-1") == []
+    own = await calls.own_entries(through, scene.queue, "w-1")
+    assert [e.request_id for e in own] == ["a", "b"]
+    adopted = await disturbed.start(own, "w-1")
+    assert [(d.id, d.attempt, d.payload) for d in adopted] == [
+        ("a", 2, b"payload of a"),
+        ("b", 2, b"payload of b"),
+    ]
+    assert adopted[0].traceparent
+    assert await scene.beat("w-1", *adopted) == (True, [])
+    assert await scene.complete(*adopted) == ["OK", "OK"]
+    assert await scene.rung() == ["a", "b"]
+    assert await leftovers(scene.c, scene.queue) == []
+
+
+async def test_a_fetch_that_redis_never_heard_of_took_nothing(scene: Scene, through: Connection, proxy: Proxy) -> None:
+    """There is nothing to adopt, and the next fetch brings the first attempt."""
+    await scene.accept("a")
+    disturbed = Scene(through, scene.queue)
+    proxy.set(Fault.LOSE_REQUEST)
+    with pytest.raises(OutcomeUnknown):
+        await disturbed.fetch("w-1")
+    await soon(through.wait_connected())
+    assert await calls.own_entries(through, scene.queue, "w-1") == []
+    assert [d.attempt for d in await disturbed.fetch("w-1")] == [1]
+
+
+async def test_an_entry_lost_with_a_blocking_read_is_adopted(scene: Scene, through: Connection, proxy: Proxy) -> None:
+    """Delivered while the worker's connection was breaking: it is among its own, not started yet."""
+    reading = asyncio.create_task(calls.wait_for_entries(through, [scene.queue], "w-1", block_ms=20_000))
+    await eventually(lambda: blocked(scene.c), "the worker blocks")
+    proxy.set(Fault.LOSE_REPLY)
+    await scene.accept("a")
+    with pytest.raises(OutcomeUnknown):
+        await soon(reading)
+    own = await calls.own_entries(scene.c, scene.queue, "w-1")
+    assert [(d.id, d.attempt) for d in await scene.start(own, "w-1")] == [("a", 1)]
+
+
+async def test_what_ended_is_not_adopted(scene: Scene) -> None:
+    """A lost reply of `complete` leaves nothing among the worker's own entries."""
+    await scene.accept("a", "b")
+    a, _ = await scene.fetch("w-1")
+    await scene.complete(a)
+    own = await calls.own_entries(scene.c, scene.queue, "w-1")
+    assert [e.request_id for e in own] == ["b"]
+    # An entry that an operator deleted is still on the worker's list, without its fields on old servers.
+    await scene.c.call("XDEL", own[0].lane, own[0].id)
+    assert await calls.own_entries(scene.c, scene.queue, "w-1") == []
+
+
+async def test_starting_twice_is_one_more_attempt_of_one_request(scene: Scene) -> None:
+    """A start whose reply was lost is repeated: the entry stays one, the attempt number tells the two apart."""
+    await scene.accept("a")
+    given = await scene.block("w-1")
+    (first,) = await scene.start(given, "w-1")
+    (second,) = await scene.start(given, "w-1")
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert len(await pending_of(scene.c, scene.queue, "w-1")) == 1
+    assert await scene.complete(first) == ["STALE"]
+    assert await scene.complete(second) == ["OK"]
+    assert await leftovers(scene.c, scene.queue) == []
+
+
+async def test_a_refused_script_changed_nothing(scene: Scene) -> None:
+    """Under OOM a refusal is whole: repeated when there is memory again, the request is as if never refused."""
+    before = await snapshot(scene.c)
+    async with config(scene.c, maxmemory="1"):
+        assert await scene.accept("a", "b") == [("OOM", "")] * 2
+    assert await snapshot(scene.c) == before
+    assert [status for status, _ in await scene.accept("a", "b")] == ["OK", "OK"]
+
+
+async def test_a_lost_connection_is_one_error_and_not_a_heap_of_them(
+    scene: Scene, through: Connection, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of commands sent together the caller awaits the first to fail; the others once filled the log with tracebacks
+    of exceptions "never retrieved"."""
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        proxy.set(Fault.LOSE_REPLY)
+        for _ in range(2):  # first lost in flight, then not sent at all
+            with pytest.raises((OutcomeUnknown, NotConnected)):
+                await soon(calls.depths(through, [scene.queue, Queue("bert", "1")]))
+        gc.collect()
+    assert caplog.records == []
+
+
+async def test_a_restarted_redis_goes_on_where_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Requests, leases and entries survive a kill of Redis; the worker's answer still counts; nothing runs twice."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("r"))
+    await server.start()
+    try:
+        async with Connection(server.url, "test") as c:
+            await soon(c.wait_connected())
+            scene = Scene(c)
+            await scene.open()
+            await scene.accept("a", "b", "c")
+            a, b = await scene.fetch("w-1", want=2)
+            await scene.complete(a)
+            assert server.process is not None
+            server.process.kill()
+            await soon(server.process.wait())
+            await eventually(lambda: not c.connected, "the loss is noticed")
+            await server.start()
+            await soon(c.wait_connected())
+            assert await scene.states("a", "b", "c") == ["DONE", "RUNNING", "QUEUED"]
+            assert await scene.beat("w-1", b) == (True, [])
+            assert await scene.complete(a, b) == ["OKDUP", "OK"]
+            assert [(d.id, d.attempt) for d in await scene.fetch("w-2")] == [("c", 1)]
+            assert await scene.rung() == ["a", "b"]
+    finally:
+        await server.stop()

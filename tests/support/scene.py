@@ -1,0 +1,148 @@
+"""A queue with a gateway and its workers, in the words of the domain, on a real Redis."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from shared import wire
+from shared.broker import calls
+from shared.broker.calls import Answer, Delivery, Submission, Tick
+from shared.broker.connection import Connection
+from shared.broker.embedded import EmbeddedRedis
+from shared.errors import ErrorKind
+from shared.keys import Queue
+
+MINUTE_US = 60_000_000
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@dataclass(slots=True)
+class Scene:
+    """Everything that can happen to the requests of one queue. Times never pass by waiting: they are moved."""
+
+    c: Connection
+    queue: Queue = field(default_factory=lambda: Queue("resnet", "1"))
+    gateway: str = "gw-1"
+
+    async def open(self) -> None:
+        """A worker and a gateway have started."""
+        await calls.ensure_groups(self.c, self.queue)
+        await calls.listen(self.c, self.queue, self.gateway)
+
+    def submission(self, rid: str, *, payload: bytes = b"", budget_us: int = MINUTE_US) -> Submission:
+        return Submission(rid, budget_us, payload or f"payload of {rid}".encode(), TRACE, "vendor=1", 42)
+
+    async def accept(
+        self,
+        *ids: str,
+        payload: bytes = b"",
+        budget_us: int = MINUTE_US,
+        gateway: str = "",
+        queue_max: int = 10_000,
+    ) -> list[tuple[str, str]]:
+        submissions = [self.submission(rid, payload=payload, budget_us=budget_us) for rid in ids]
+        return await calls.accept(self.c, self.queue, submissions, gateway=gateway or self.gateway, queue_max=queue_max)
+
+    async def accept_overdue(self, *ids: str) -> None:
+        """Requests whose deadline passes before anyone can look."""
+        assert {status for status, _ in await self.accept(*ids, budget_us=1)} == {"OK"}
+
+    async def fetch(self, worker: str = "w-1", *, want: int = 64) -> list[Delivery]:
+        return await calls.fetch(self.c, self.queue, worker, want=want, lease_us=MINUTE_US)
+
+    async def block(self, worker: str = "w-1") -> list[calls.Entry]:
+        """A taking read on an idle worker's connection: the entries are delivered, and nothing has started yet."""
+        found = await calls.wait_for_entries(self.c, [self.queue], worker, block_ms=1)
+        return found.get(self.queue, [])
+
+    async def start(self, entries: list[calls.Entry], worker: str = "w-1", *, want: int = 0) -> list[Delivery]:
+        return await calls.fetch(
+            self.c, self.queue, worker, want=max(want, len(entries)), lease_us=MINUTE_US, given=entries
+        )
+
+    async def complete(self, *deliveries: Delivery, failed: bool = False, answer: bytes = b"=answer") -> list[str]:
+        answers = [Answer(d.id, d.attempt, failed, answer) for d in deliveries]
+        return await calls.complete(self.c, self.queue, answers)
+
+    async def tick(self, me: str = "leader") -> Tick:
+        tick = await calls.tick(self.c, self.queue, me, grace_us=MINUTE_US)
+        assert tick is not None, "somebody else leads"
+        return tick
+
+    async def beat(self, worker: str, *held: Delivery) -> tuple[bool, list[str]]:
+        return await calls.beat(self.c, self.queue, worker, [(d.id, d.attempt) for d in held], lease_us=MINUTE_US)
+
+    async def die(self, worker: str = "w-1") -> None:
+        """The worker's lease has run out."""
+        await self.c.call("ZADD", self.queue.leases, 1, worker)
+
+    async def pass_deadline(self, rid: str) -> None:
+        """The request's deadline has come."""
+        await self.c.call("ZADD", self.queue.deadlines, "XX", 1, rid)
+
+    async def state(self, rid: str) -> str:
+        return (await calls.peek(self.c, self.queue, [rid]))[0][0]
+
+    async def states(self, *ids: str) -> list[str]:
+        return [state for state, _ in await calls.peek(self.c, self.queue, ids)]
+
+    async def replies(self, gateway: str = "") -> list[list[tuple[str, bytes]]]:
+        """The entries of a gateway's reply stream but the greeting: answers by request."""
+        entries = await self.c.call("XRANGE", self.queue.replies(gateway or self.gateway), "-", "+")
+        found = [[(f[i].decode(), f[i + 1]) for i in range(0, len(f), 2)] for _, f in entries]
+        return [answers for answers in found if answers[0][0] != "hello"]
+
+    async def rung(self, gateway: str = "") -> list[str]:
+        """The requests that a gateway was told the end of, in order."""
+        return [rid for answers in await self.replies(gateway) for rid, _ in answers]
+
+    async def depth(self) -> int:
+        return (await calls.depths(self.c, [self.queue]))[str(self.queue)]
+
+
+def verdict(answer: bytes) -> ErrorKind:
+    """What a gateway makes of the broker's own answer."""
+    error = wire.error_of(wire.decode_reply(answer).body)
+    assert error is not None
+    return error.kind
+
+
+async def blocked(c: Connection) -> bool:
+    """True while a client waits in a blocking read."""
+    return "blocked_clients:1" in (await c.call("INFO", "clients")).decode()
+
+
+@contextlib.asynccontextmanager
+async def config(c: Connection, **settings: str) -> AsyncIterator[None]:
+    """Redis runs with other settings for a while. Underscores stand for dashes."""
+    names = {name: name.replace("_", "-") for name in settings}
+    before = {name: (await c.call("CONFIG", "GET", name))[1] for name in names.values()}
+    for name, value in settings.items():
+        await c.call("CONFIG", "SET", names[name], value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            await c.call("CONFIG", "SET", name, value)
+
+
+@contextlib.contextmanager
+def frozen(server: EmbeddedRedis) -> Iterator[None]:
+    """The server stands still: it is there, and answers nothing."""
+    assert server.process is not None
+    pid = server.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the test was about its death
+            os.kill(pid, signal.SIGCONT)
+
+
+async def lost(future: "asyncio.Future[object]") -> BaseException | None:
+    """The exception that a call ends with."""
+    await asyncio.wait([future])
+    return future.exception()
