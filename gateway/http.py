@@ -11,6 +11,7 @@ from gateway import trace
 from gateway.call import CLIENT_GONE, Call
 from gateway.reply import HttpReply, error_reply
 from gateway.routes import Routes
+from gateway.send import send
 from shared import clock, humanlog
 from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.eventlog import EventLog
@@ -46,12 +47,11 @@ class Http:
         try:
             reply = await self._answer(request, call)
             call.g7 = clock.now_ns()
-            response = self._response(call, reply)
+            headers = self._headers(call)
             status = reply.status
             # Written here and not after the return, so that the last stamp is of the last byte.
             try:
-                await response.prepare(request)
-                await response.write_eof()
+                response = await send(request, reply, headers)
             except (asyncio.CancelledError, ConnectionError):
                 call.error = call.error or CLIENT_GONE
                 raise
@@ -87,19 +87,13 @@ class Http:
             reply = reply._replace(headers=(("Allow", self._routes.allowed(request.raw_path)),))
         return reply
 
-    def _response(self, call: Call, reply: HttpReply) -> web.Response:
-        headers = {
-            "Content-Type": reply.content_type,
-            "x-request-id": call.label or call.id,
-            "x-tailrace-request-id": call.id,
-            "traceparent": call.trace.traceparent,
-            "Server-Timing": call.server_timing(self._own_clock),
-            **dict(reply.headers),
-        }
-        response = web.Response(body=reply.body, status=reply.status, headers=headers)
-        if reply.close:
-            response.force_close()
-        return response
+    def _headers(self, call: Call) -> tuple[tuple[str, str], ...]:
+        return (
+            ("x-request-id", call.label or call.id),
+            ("x-tailrace-request-id", call.id),
+            ("traceparent", call.trace.traceparent),
+            ("Server-Timing", call.server_timing(self._own_clock)),
+        )
 
 
 def _without_frames(error: E) -> E:
