@@ -13,7 +13,7 @@ from forensics import explain as explaining
 from forensics import report
 from forensics import requests as listing
 from forensics.explain import Explanation, explain
-from forensics.load import AmbiguousId, Logs
+from forensics.load import PIECE_CHARS_MIN, AmbiguousId, Logs
 from forensics.requests import RequestRow, recent
 from shared import clock
 from shared.events import Clk, Req, Wreq
@@ -177,6 +177,8 @@ def not_found(log_dir: Path, query: str) -> str:
         f"no request is named {query!r}: searched ids, x-request-ids, body ids and trace ids of "
         f"{len(logs.of(Req))} requests in {counts.files} files under {log_dir}"
     ]
+    if len(query) < PIECE_CHARS_MIN:
+        text.append(f"(A part of an id needs at least {PIECE_CHARS_MIN} characters.)")
     if newest:
         text.append("The latest are:")
         text += [f"  {report.visible(r.id)}  {report.visible(r.label)}".rstrip() for r in newest]

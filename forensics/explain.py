@@ -139,6 +139,8 @@ class Explainer:
         batch = self._batch(r.worker, r.batch_id, r.part or r.id, r)
         missing = self._missing(r, tries, batch)
         notes = [*missing, *_clock_notes(offset, parts), *_silent_attempts(r.attempt, tries)]
+        if r.submits > 1:
+            notes.append(f"handed over {r.submits} times: the gateway had lost Redis, or Redis the request")
         if r.parts > 1:
             notes.append(f"the request went out in {r.parts} parts; shown is the one answered last, {r.part}")
         if r.g3 and not answered:
@@ -170,7 +172,7 @@ class Explainer:
             gateway=line.envelope.inst,
             complete=not missing and not lost,
             partial=False,
-            notes=(*notes, *lost),
+            notes=tuple(dict.fromkeys([*notes, *lost])),
         )
 
     def _part(self, request_id: str, tries: Sequence[LogLine[Wreq]]) -> Explanation:

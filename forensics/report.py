@@ -88,10 +88,10 @@ def _head(e: Explanation) -> list[Text]:
         _time(e.started_us),
         *([f"model {visible(e.model)}/{visible(e.version)}"] if e.model else []),
         *([f"worker {visible(e.worker)}"] if e.worker else []),
-        *([f"gateway {visible(e.gateway)}"] if e.gateway else []),
     ]
+    via = [Text(f"gateway {visible(e.gateway)}", style="dim")] if e.gateway else []
     trace = [Text(f"trace {visible(e.trace_id)}", style="dim")] if e.trace_id else []
-    return [first, second, Text("  ".join(about)), *trace]
+    return [first, second, Text("  ".join(about)), *via, *trace]
 
 
 def _time(at_us: int) -> str:

@@ -108,7 +108,7 @@ class Directory:
         if name in self._unloaded:
             raise TailraceError(
                 ErrorKind.UNAVAILABLE,
-                f"model '{name}' is unloaded; POST v2/repository/models/{name}/load offers it again",
+                f"model '{name}' is unloaded; POST /v2/repository/models/{name}/load offers it again",
             )
         if version:
             for model in versions:

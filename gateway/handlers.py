@@ -103,7 +103,7 @@ class Handlers:
         asked = openai.parse_embeddings(body)
         model = self._directory.resolve(asked.model)
         if model.task != "embedding":
-            raise BadRequest(f"model '{model.name}' is no embedding model; ask POST v2/models/{model.name}/infer")
+            raise BadRequest(f"model '{model.name}' is no embedding model; ask POST /v2/models/{model.name}/infer")
         call.model, call.rows = model, len(asked.texts)
         answers = await self._ask(request, call, model, openai.to_requests(asked, model), None)
         return HttpReply(openai.render_embeddings(asked, model, answers))

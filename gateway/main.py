@@ -35,7 +35,11 @@ def main(settings: GatewaySettings) -> int:
     """Run a gateway; returns the exit status."""
     humanlog.configure("gateway", level=settings.log_level)
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    log = EventLog(Path(settings.log_dir), "gateway", name)
+    try:
+        log = EventLog(Path(settings.log_dir), "gateway", name)
+    except OSError as e:
+        humanlog.get().error("cannot start", reason=f"--log-dir {settings.log_dir} cannot be used: {e.strerror}")
+        return 2
     log.write(vitals.hello(sys.argv))
     log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
     with vitals.GcWatch(log):
@@ -61,7 +65,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
             human.info("reconnected to Redis", seconds=round((now - down_since_ns) / 1e9, 2))
 
     connection = Connection(settings.redis, name, on_connect=scripts.load_all, on_change=changed)
-    reading = Connection(settings.redis, f"{name}-read", read_limit_s=4)
+    reading = Connection(settings.redis, f"{name}-read", read_limit_s=4, quiet=True)
     submitter = Submitter(
         connection,
         name,

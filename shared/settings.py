@@ -146,7 +146,7 @@ def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
         if wanted is float and not math.isfinite(converted):
             raise ValueError
     except (TypeError, ValueError):
-        mistakes.append(f"{where}={value!r}: send {_WANTED[wanted]}")
+        mistakes.append(f"{where}={value!r}: set {_WANTED[wanted]}")
         return value
     low, high = declared.metadata["min"], declared.metadata["max"]
     if low is not None and converted < low:

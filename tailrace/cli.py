@@ -57,7 +57,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Take HTTP requests and answer them through the queue.")
 @settings_options(GatewaySettings)
 def gateway(**flags: Any) -> None:
     """Take HTTP requests (Open Inference Protocol) and answer them through the queue.
@@ -85,7 +85,7 @@ def worker(**flags: Any) -> None:
     sys.exit(run(settings))
 
 
-@cli.command()
+@cli.command(short_help="Run everything on this machine, until Ctrl-C.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 256), help="How many workers to run.")
 @click.option(
     "--model-repository",
@@ -101,7 +101,12 @@ def worker(**flags: Any) -> None:
 )
 @click.option("--host", default="127.0.0.1", envvar="TAILRACE_HOST", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 takes a free one."
+    "--port",
+    default=8000,
+    envvar="TAILRACE_PORT",
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="TCP port; 0 takes a free one.",
 )
 @click.option("--data-dir", default=DATA_DIR, show_default=True, type=Path, help="Directory of the embedded Redis.")
 @click.option(
@@ -118,11 +123,13 @@ def worker(**flags: Any) -> None:
     "--threads",
     default=0,
     envvar="TAILRACE_THREADS",
+    type=click.IntRange(0),
     help="torch threads per worker.  [default: the cores left, shared evenly]",
 )
 @click.option(
     "--drain-s",
     default=30.0,
+    type=click.FloatRange(0),
     envvar="TAILRACE_DRAIN_S",
     show_default=True,
     help="How long the requests in flight may take when it is told to stop.",
@@ -142,10 +149,17 @@ def up(**options: Any) -> None:
     """
     from tailrace import up as module
 
+    # What the children would refuse is refused here, once, before anything starts.
+    given = {name: options[name] for name in ("redis", "device", "log_dir") if options[name]}
+    _settings(GatewaySettings, {k: str(v) for k, v in given.items() if k != "device"})
+    _settings(WorkerSettings, {k: str(v) for k, v in given.items()})
+    repository = options["model_repository"]
+    if repository and not Path(repository).is_dir():
+        raise WrongSettings(f"--model-repository: {repository} is no directory")
     sys.exit(module.main(module.UpOptions(**options)))
 
 
-@cli.command()
+@cli.command(short_help="Search your own Python's documentation by meaning.")
 @click.option("--texts", default=1200, show_default=True, type=click.IntRange(10), help="How many docstrings to embed.")
 @click.option(
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="TCP port; 0 takes a free one."

@@ -205,8 +205,10 @@ async def _main(texts: int, port: int, workers: int, data_dir: Path) -> None:
             await asyncio.gather(showing, return_exceptions=True)
             return
         await showing
-        print(greeting(stack), flush=True)
-        if sys.stdout.isatty():
+        if not sys.stdout.isatty():
+            print(greeting(stack, "Standard output is no terminal, so it stops here; `make up` serves on."), flush=True)
+        else:
+            print(greeting(stack), flush=True)
             await asyncio.wait([told, stack.failed], return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -47,6 +48,11 @@ class UpOptions:
 class Stack:
     """The processes of one `tailrace up`."""
 
+    @property
+    def shown_redis_url(self) -> str:
+        """The URL of Redis without a password, for people."""
+        return vitals.URL_PASSWORD.sub("//", self.redis_url)
+
     def __init__(self, options: UpOptions) -> None:
         self.options = options
         self.data_dir = options.data_dir.absolute()
@@ -65,6 +71,7 @@ class Stack:
     async def start(self) -> None:
         """Start everything. Raises GaveUp, NoRedis."""
         self._lock()
+        self._check_port()
         if not self.redis_url:
             self._redis = EmbeddedRedis(self.data_dir / "redis", preexec=die_with_parent)
             if len(str(self._redis.socket)) > SOCKET_PATH_MAX:
@@ -73,7 +80,7 @@ class Stack:
             self.redis_url = self._redis.url
             self._own(self._keep_redis(self._redis))
         threads = self.options.threads or max(1, (vitals.usable_cores() - 1) // max(1, self.options.workers))
-        base = [sys.executable, "-m", "tailrace"]
+        base = [sys.executable, "-P", "-m", "tailrace"]  # -P: no module of the current directory
         common = ["--log-dir", str(self.log_dir), "--log-level", self.options.log_level]
         common += ["--drain-s", str(self.options.drain_s)]
         # The URL may hold a password, which must not show in the list of processes.
@@ -153,10 +160,24 @@ class Stack:
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
+    def _check_port(self) -> None:
+        """Whoever listens there already would answer our question whether we are ready."""
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind((self.options.host, self.port))
+            except OSError as e:
+                what = "is in use; stop what listens there, or choose another --port (0 takes a free one)"
+                reason = what if e.errno == errno.EADDRINUSE else f"cannot be used on {self.options.host}: {e.strerror}"
+                raise GaveUp(f"port {self.port} {reason}") from e
+
     def _lock(self) -> None:
         """Two stacks on the same data would break each other."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock_file = (self.data_dir / "lock").open("w")
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_file = (self.data_dir / "lock").open("w")
+        except OSError as e:
+            raise GaveUp(f"--data-dir {self.data_dir} cannot be used: {e.strerror}") from e
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -201,7 +222,8 @@ async def _main(options: UpOptions) -> None:
         if stack.failed.done():
             stack.failed.result()
     finally:
-        humanlog.get().info("stopping")
+        if stack.gateway:
+            humanlog.get().info("stopping")
         await stack.stop()
 
 
@@ -219,10 +241,14 @@ def told_to_stop() -> "asyncio.Future[None]":
     return told
 
 
-def greeting(stack: Stack) -> str:
+def greeting(stack: Stack, last: str = "Ctrl-C stops everything.") -> str:
     """What a new user needs: where it listens, a line that works, and how to ask where the time went."""
     lines = [f"\ntailrace serves at {stack.url}"]
-    if not stack.options.model_repository:
+    if not stack.options.workers:
+        lines += ["No worker yet. Start one:", f"  {_command()} worker --redis {stack.shown_redis_url}"]
+    elif stack.options.model_repository:
+        lines += ["What it serves:", f"  curl -s -X POST {stack.url}/v2/repository/index"]
+    else:
         data = f'{{"model": "minilm", "input": "{CURL_TEXT}"}}'
         lines += ["Try it:", f"  curl -si {stack.url}/v1/embeddings -H 'content-type: application/json' -d '{data}'"]
     log_dir = os.path.relpath(stack.log_dir)
@@ -232,7 +258,7 @@ def greeting(stack: Stack) -> str:
         "Where did the time go (the id is in the reply's x-request-id):",
         f"  {command} explain ID{option}",
         f"  {command} requests --slowest 5{option}",
-        "Ctrl-C stops everything.",
+        last,
     ]
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import pytest_asyncio
 from support.audit import leftovers
@@ -18,6 +19,10 @@ from shared.broker import scripts
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
 from tailrace.supervise import die_with_parent
+
+# A busy machine is not a failure.
+hypothesis.settings.register_profile("tailrace", deadline=None)
+hypothesis.settings.load_profile("tailrace")
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,11 @@ def main(settings: WorkerSettings) -> int:
     """Run a worker; returns the exit status."""
     humanlog.configure("worker", level=settings.log_level)
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    log = EventLog(Path(settings.log_dir), "worker", name)
+    try:
+        log = EventLog(Path(settings.log_dir), "worker", name)
+    except OSError as e:
+        humanlog.get().error("cannot start", reason=f"--log-dir {settings.log_dir} cannot be used: {e.strerror}")
+        return 2
     with vitals.GcWatch(log):
         try:
             device = devices.open_device(settings.device, threads=settings.threads)
@@ -41,7 +45,7 @@ def main(settings: WorkerSettings) -> int:
             log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
             models = _load(settings, device.name, log)
         except SettingsError as e:
-            humanlog.get().error("cannot start", reason=str(e))
+            humanlog.get().error(f"cannot start: {e}")
             log.close("error")
             return 2
         vitals.calm_gc()
@@ -58,9 +62,8 @@ def _load(settings: WorkerSettings, device: str, log: EventLog) -> list[tuple[Mo
     configs = repository.scan(directory)
     wanted = {m.strip() for m in settings.models.split(",") if m.strip()}
     if unknown := wanted - {c.name for c in configs}:
-        raise SettingsError(
-            f"--models: {sorted(unknown)} not found in {directory}; it holds {sorted({c.name for c in configs})}"
-        )
+        held = ", ".join(sorted({c.name for c in configs}))
+        raise SettingsError(f"--models: {', '.join(sorted(unknown))} not found in {directory}; it holds: {held}")
     models = []
     for config in configs:
         if wanted and config.name not in wanted:
@@ -117,8 +120,9 @@ async def _serve(
         f"{name}-read",
         on_change=lambda up: loop.connection_changed(up),
         read_limit_s=BLOCK_MS / 1000 + 3,
+        quiet=True,
     )
-    bell = Connection(settings.redis, f"{name}-bell")
+    bell = Connection(settings.redis, f"{name}-bell", quiet=True)
     loop = WorkerLoop(
         name=name,
         models=models,
@@ -144,7 +148,7 @@ async def _serve(
         if not told_to_stop.is_set():
             for queue in queues:
                 await calls.ensure_groups(connection, queue)
-            human.info("serving", worker=name, device=device.name, models=[str(q) for q in queues])
+            human.info("serving", worker=name, device=device.name, models=",".join(str(q) for q in queues))
             beside = [
                 asyncio.create_task(keeper.run(), name="beat"),
                 asyncio.create_task(

@@ -174,11 +174,10 @@ def _tell_failures(run: Run, done: Executed) -> None:
     for job, result in zip(run.jobs, done.results, strict=True):
         if result.traceback:
             humanlog.get().error(
-                "the model failed",
+                f"the model failed\n{result.traceback}",
                 model=str(run.queue),
                 request_id=job.delivery.id,
                 trace_id=_trace(job)[0],
-                traceback=result.traceback,
             )
 
 

@@ -62,7 +62,7 @@ class Connection:
     """A self-healing connection. Use as an async context manager, or `start` and `close` it.
 
     `on_connect` runs after each (re)connection: its commands go before everybody else's, and the connection counts as
-    connected only when it has returned.
+    connected only when it has returned. `quiet`: leave it to the process' main connection to tell people of trouble.
     """
 
     def __init__(
@@ -73,11 +73,13 @@ class Connection:
         on_connect: Callable[["Connection"], Awaitable[None]] | None = None,
         on_change: Callable[[bool], None] | None = None,
         read_limit_s: float = DEAD_AFTER_S,
+        quiet: bool = False,
     ) -> None:
         self.url = url
         self._name = name
         self._on_connect = on_connect
         self._on_change = on_change
+        self._quiet = quiet
         self._read_limit_ns = int(read_limit_s * 1e9)
         self._options: dict[str, Any] = dict(parse_url(url))
         self._protocol: _Protocol | None = None
@@ -128,7 +130,7 @@ class Connection:
                 lost = await self._connect()
                 backoff_s = BACKOFF_FIRST_S
             except (OSError, BrokerError, TimeoutError) as e:
-                if not told_at_ns or clock.now_ns() - told_at_ns > TELL_AGAIN_S * 1e9:
+                if not self._quiet and (not told_at_ns or clock.now_ns() - told_at_ns > TELL_AGAIN_S * 1e9):
                     told_at_ns = clock.now_ns()
                     reason = str(e) or type(e).__name__
                     humanlog.get().warning(

@@ -68,6 +68,8 @@ for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT',
           else
             local sid = redis.call('XADD', KEYS[5], '*', unpack(entry[1][2]))  -- the message headers travel on
             redis.call('HSET', R, 'st', 'QUEUED', 'q', KEYS[5], 'sid', sid)
+            -- Delivered by a blocking read to a worker that died before it started anything: this is when that was.
+            redis.call('HSETNX', R, 'f', int(t - e[3] * 1000))
             redis.call('HDEL', R, 'own')
             requeued = requeued + 1
           end

@@ -69,7 +69,8 @@ async def test_what_a_worker_never_started_is_not_counted_as_an_attempt(scene: S
     await scene.die("w-1")
     assert (await scene.tick()).requeued == 1
     (delivery,) = await scene.fetch("w-2")
-    assert (delivery.id, delivery.attempt, delivery.lost_us) == ("a", 1, 0)
+    assert (delivery.id, delivery.attempt) == ("a", 1)
+    assert delivery.lost_us > 0, "but the time it lay with the dead worker is known, for the ledger"
     assert await scene.start(given, "w-1") == []
     assert await scene.complete(delivery) == ["OK"]
     assert await leftovers(scene.c, scene.queue) == []

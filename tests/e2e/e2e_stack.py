@@ -143,7 +143,7 @@ class Process:
         for child in self.children():
             try:
                 words = child.cmdline()
-                kind = words[3] if words[1:3] == ["-m", "tailrace"] else "redis"
+                kind = words[words.index("tailrace") + 1] if "tailrace" in words else "redis"
                 if kind == role and child.status() != psutil.STATUS_ZOMBIE:
                     found.append(child)
             except psutil.Error:

@@ -109,12 +109,12 @@ def test_a_name_that_does_not_exist_is_a_mistake_with_a_suggestion(tmp_path: Pat
     [
         ("port", "-1", "set at least 0"),
         ("port", "65536", "set at most 65535"),
-        ("port", "80.5", "send an integer"),
-        ("port", "", "send an integer"),
+        ("port", "80.5", "set an integer"),
+        ("port", "", "set an integer"),
         ("lease_s", "0.4", "set at least 0.5"),
-        ("lease_s", "soon", "send a number"),
-        ("lease_s", "nan", "send a number"),
-        ("drain_s", "inf", "send a number"),
+        ("lease_s", "soon", "set a number"),
+        ("lease_s", "nan", "set a number"),
+        ("drain_s", "inf", "set a number"),
         ("request_timeout_s", "0", "set at least 0.001"),
         ("log_level", "INFO", "choose debug, info, warning or error"),
         ("redis", "http://localhost", "begin it with redis://, rediss:// or unix://"),
@@ -134,13 +134,13 @@ def test_a_wrong_value_is_told_with_what_to_do(name: str, text: str, advice: str
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("port = true", "send an integer"),
-        ("port = 80.0", "send an integer"),
-        ("lease_s = [1]", "send a number"),
-        ("lease_s = nan", "send a number"),
-        ("host = true", "send a text"),
-        ('host = ["a", "b"]', "send a text"),
-        ("host = {a = 1}", "send a text"),
+        ("port = true", "set an integer"),
+        ("port = 80.0", "set an integer"),
+        ("lease_s = [1]", "set a number"),
+        ("lease_s = nan", "set a number"),
+        ("host = true", "set a text"),
+        ('host = ["a", "b"]', "set a text"),
+        ("host = {a = 1}", "set a text"),
     ],
 )
 def test_a_value_of_the_wrong_type_in_a_file_is_a_mistake(tmp_path: Path, line: str, advice: str) -> None:

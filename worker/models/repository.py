@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,8 @@ from worker.models.interface import LoadContext, Model, ModelConfig, ModelLoadEr
 
 _VERSION = re.compile(r"[1-9][0-9]*")
 _module_number = itertools.count(1)
+
+MODEL_FILE = "model.py"
 
 
 def demo_repository() -> Path:
@@ -69,7 +72,7 @@ def load(config: ModelConfig, device: str) -> Model:
     except ModelLoadError as e:
         raise ModelLoadError(f"{label}: {e}") from e
     except Exception as e:
-        raise ModelLoadError(f"{label}: load failed: {type(e).__name__}: {e}") from e
+        raise ModelLoadError(f"{label}: load failed: {type(e).__name__}: {e}{_place(e)}") from e
     warm_up(model, config)
     return model
 
@@ -90,9 +93,17 @@ def warm_up(model: Model, config: ModelConfig) -> None:
             _run_once(model, config, requests)
     except Exception as e:
         raise ModelLoadError(
-            f"model '{config.name}' version {config.version}: the warm-up failed: {type(e).__name__}: {e}; "
-            f"correct the model, override examples() if it needs other input, or set warm_up_rows = 0"
+            f"model '{config.name}' version {config.version}: the warm-up failed: {type(e).__name__}: {e}"
+            f"{_place(e)}; correct the model, or override examples() if only made-up input breaks it"
         ) from e
+
+
+def _place(error: Exception) -> str:
+    """Where in the author's files an error came from, innermost; nothing when it came from elsewhere."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).name == MODEL_FILE:
+            return f" ({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return ""
 
 
 def _run_once(model: Model, config: ModelConfig, requests: Sequence[ModelRequest]) -> None:
@@ -132,7 +143,7 @@ def _model_class(config: ModelConfig) -> type[Model]:
 
 
 def _import(config: ModelConfig) -> ModuleType:
-    path = config.path / "model.py"
+    path = config.path / MODEL_FILE
     # A new name each time: two models may not see each other's module, nor a reloaded one its predecessor's.
     name = f"_tailrace_model_{next(_module_number)}"
     # As a package, so that model.py can say `from . import helper`.
