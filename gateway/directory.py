@@ -26,6 +26,7 @@ class Directory:
         self._known: dict[str, dict[str, wire.ModelDescriptor]] = {}
         self._live: set[tuple[str, str]] = set()
         self._unloaded: frozenset[str] = frozenset()
+        self._default: dict[str, wire.ModelDescriptor] = {}
 
     async def run(self) -> None:
         """Follow for ever."""
@@ -49,6 +50,8 @@ class Directory:
                 continue  # a newer worker's descriptor: it serves gateways that know it
         await self._adopt(workers)
         self._unloaded = fleet.unloaded
+        # Nearly every request names no version: what that means is worked out here, once.
+        self._default = {name: self._highest(name) for name in self._known if name not in self._unloaded}
         self._version = fleet.version
 
     async def offer(self, name: str, *, offered: bool) -> None:
@@ -104,6 +107,8 @@ class Directory:
 
     def resolve(self, name: str, version: str = "") -> wire.ModelDescriptor:
         """A version of a model; without one, the highest that a worker serves. Raises NOT_FOUND."""
+        if not version and (default := self._default.get(name)):
+            return default
         versions = self.versions(name)
         if name in self._unloaded:
             raise TailraceError(
@@ -116,5 +121,9 @@ class Directory:
                     return model
             have = ", ".join(m.version for m in versions)
             raise TailraceError(ErrorKind.NOT_FOUND, f"unknown version '{version}' of model '{name}'; it has: {have}")
+        return self._highest(name)
+
+    def _highest(self, name: str) -> wire.ModelDescriptor:
+        versions = self.versions(name)
         live = [m for m in versions if self.is_live(m)]
         return (live or versions)[-1]
