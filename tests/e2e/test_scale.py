@@ -28,9 +28,11 @@ LANE = Queue("slow", "1").lanes[1]
 def pair(slow_repository: Path) -> Iterator[Stack]:
     """`up --workers 2`, serving `slow` alone; both are ready."""
     running = e2e_stack.start_up(slow_repository, "--workers", "2")
-    e2e_stack.eventually(lambda: len(serving(running)) == 2, within_s=e2e_stack.START_S, what="two workers serve")
-    yield running
-    e2e_stack.stop_all(running)
+    try:
+        e2e_stack.eventually(lambda: len(serving(running)) == 2, within_s=e2e_stack.START_S, what="two workers serve")
+        yield running
+    finally:
+        e2e_stack.stop_all(running)
 
 
 def serving(stack: Stack) -> set[int]:
