@@ -33,12 +33,9 @@ class Run:
     nth: int
     shape_seen: bool
     waiting_after: int
+    rows: int
+    """Rows of all its requests together; kept, since every answer tells them."""
     executed: Executed | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of all its requests together."""
-        return sum(j.waiting.rows for j in self.jobs)
 
 
 class Publisher:

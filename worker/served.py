@@ -1,0 +1,56 @@
+"""A model that a worker serves: its limits, its requests that wait for the device, what its traffic is like."""
+
+from dataclasses import dataclass, field
+
+from shared.keys import Queue
+from shared.policy import batching, prefetch
+from worker.intake import Job
+from worker.models.interface import Model, ModelConfig
+
+MEAN_WEIGHT = 0.05
+"""How fast the mean rows and cost of a request follow the traffic."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A model this worker serves, and its requests that wait here for the device, oldest first."""
+
+    queue: Queue
+    config: ModelConfig
+    model: Model
+    limits: batching.BatchLimits
+    jobs: dict[str, Job] = field(default_factory=dict)
+    mean_rows: float = 1.0
+    mean_cost: float = 1.0
+    passes: int = 0
+    shapes: set[int] = field(default_factory=set)
+
+    def waiting(self) -> list[batching.Waiting]:
+        """What the policies see."""
+        return [job.waiting for job in self.jobs.values()]
+
+    def want(self) -> int:
+        """How many requests to ask for now."""
+        return prefetch.how_many(
+            held=len(self.jobs),
+            held_rows=sum(j.waiting.rows for j in self.jobs.values()),
+            held_cost=sum(j.waiting.cost for j in self.jobs.values()),
+            mean_rows=self.mean_rows,
+            mean_cost=self.mean_cost,
+            limits=self.limits,
+        )
+
+    def learn(self, job: Job) -> None:
+        """Let the means follow."""
+        self.mean_rows += MEAN_WEIGHT * (job.waiting.rows - self.mean_rows)
+        self.mean_cost += MEAN_WEIGHT * (job.waiting.cost - self.mean_cost)
+
+
+def limits_of(config: ModelConfig) -> batching.BatchLimits:
+    """The batching limits that a model declares."""
+    return batching.BatchLimits(
+        rows_max=config.max_batch_size or 1,
+        cost_max=config.cost_max,
+        linger_ns=config.linger_us * 1000,
+        preferred_rows=tuple(config.preferred_batch_sizes),
+    )
