@@ -1,14 +1,9 @@
 """The gateway's process: HTTP on one side, Redis on the other, until told to stop."""
 
 import asyncio
-import os
 import signal
-import socket
 import sys
-import uuid
-from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -24,8 +19,10 @@ from shared import clock, humanlog, vitals
 from shared.broker import calls, scripts
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
+from shared.errors import SettingsError
 from shared.eventlog import EventLog
-from shared.events import Cfg, Evt
+from shared.events import Evt
+from shared.process import begin
 from shared.settings import GatewaySettings
 
 BACKLOG = 4096
@@ -33,15 +30,12 @@ BACKLOG = 4096
 
 def main(settings: GatewaySettings) -> int:
     """Run a gateway; returns the exit status."""
-    humanlog.configure("gateway", level=settings.log_level)
-    name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        log = EventLog(Path(settings.log_dir), "gateway", name)
-    except OSError as e:
-        humanlog.get().error("cannot start", reason=f"--log-dir {settings.log_dir} cannot be used: {e.strerror}")
+        name, log = begin("gateway", settings)
+    except SettingsError as e:
+        humanlog.get().error(f"cannot start: {e}")
         return 2
     log.write(vitals.hello(sys.argv))
-    log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
     with vitals.GcWatch(log):
         vitals.calm_gc()
         status = uvloop.run(serve(settings, name, log))

@@ -5,8 +5,6 @@ import os
 import signal
 import socket
 import sys
-import uuid
-from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
@@ -17,8 +15,9 @@ from shared.broker.connection import Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
-from shared.events import Cfg, Evt
+from shared.events import Evt
 from shared.keys import Queue
+from shared.process import begin
 from shared.settings import WorkerSettings
 from worker import device as devices
 from worker.lease import Keeper
@@ -31,18 +30,15 @@ SWITCH_INTERVAL_S = 0.0005
 
 def main(settings: WorkerSettings) -> int:
     """Run a worker; returns the exit status."""
-    humanlog.configure("worker", level=settings.log_level)
-    name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
-        log = EventLog(Path(settings.log_dir), "worker", name)
-    except OSError as e:
-        humanlog.get().error("cannot start", reason=f"--log-dir {settings.log_dir} cannot be used: {e.strerror}")
+        name, log = begin("worker", settings)
+    except SettingsError as e:
+        humanlog.get().error(f"cannot start: {e}")
         return 2
     with vitals.GcWatch(log):
         try:
             device = devices.open_device(settings.device, threads=settings.threads)
             log.write(vitals.hello(sys.argv, torch=devices.torch_version(), torch_threads=settings.threads))
-            log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
             models = _load(settings, device.name, log)
         except SettingsError as e:
             humanlog.get().error(f"cannot start: {e}")
