@@ -24,8 +24,6 @@ class Replies:
         self._own_clock = clock.clock_id()
         self._streams: dict[Queue, str] = {}
         self._offsets: dict[str, _Offset] = {}
-        self.unexpected = 0
-        """Answers that nobody waited for: a second copy, or the client had gone."""
 
     async def add(self, queue: Queue) -> None:
         """Open the reply stream of a queue. Raises BrokerError."""
@@ -71,8 +69,7 @@ class Replies:
         for rid, data in answers:
             p = self._submitter.pending.get(rid)
             if p is None:
-                self.unexpected += rid != "hello"
-                continue
+                continue  # the stream's greeting, a second copy, or the client has gone
             if not data:
                 elsewhere.append(p)
                 continue

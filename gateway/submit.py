@@ -17,7 +17,7 @@ from typing import Any
 
 from shared import clock, wire
 from shared.broker import calls
-from shared.broker.connection import BrokerError, Busy, Connection, ReplyError
+from shared.broker.connection import BrokerError, Busy, Connection
 from shared.errors import ErrorKind, TailraceError
 from shared.keys import Queue
 
@@ -247,7 +247,7 @@ class Submitter:
                 for p in ps:
                     self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, f"{e}; retry after 1 s", retry_after_s=1))
                 return
-            except (BrokerError, ReplyError):
+            except BrokerError:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._accepted(queue, ps, outcomes)

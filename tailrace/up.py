@@ -48,11 +48,6 @@ class UpOptions:
 class Stack:
     """The processes of one `tailrace up`."""
 
-    @property
-    def shown_redis_url(self) -> str:
-        """The URL of Redis without a password, for people."""
-        return vitals.URL_PASSWORD.sub("//", self.redis_url)
-
     def __init__(self, options: UpOptions) -> None:
         self.options = options
         self.data_dir = options.data_dir.absolute()
@@ -67,6 +62,11 @@ class Stack:
         self._tasks: list[asyncio.Task[None]] = []
         self._log: EventLog | None = None
         self._stopping = False
+
+    @property
+    def shown_redis_url(self) -> str:
+        """The URL of Redis without a password, for people."""
+        return vitals.URL_PASSWORD.sub("//", self.redis_url)
 
     async def start(self) -> None:
         """Start everything. Raises GaveUp, NoRedis."""
@@ -101,18 +101,17 @@ class Stack:
             self._own(self._keep(child))
 
     async def wait_ready(self) -> None:
-        """Return once a request would be answered. Raises GaveUp."""
+        """Return once a request would be answered; without workers, once the gateway listens. Raises GaveUp."""
+        probe = "ready" if self.options.workers else "live"
         until_ns = clock.now_ns() + int(READY_TIMEOUT_S * 1e9)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
             while clock.now_ns() < until_ns:
                 if self.failed.done():
                     self.failed.result()
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                    async with session.get(f"{self.url}/v2/health/ready") as response:
+                    async with session.get(f"{self.url}/v2/health/{probe}") as response:
                         if response.status == 200:
                             return
-                if not self.options.workers:
-                    return
                 await asyncio.sleep(0.05)
         raise GaveUp(f"nothing was ready within {READY_TIMEOUT_S:.0f} s; the processes' messages are above")
 
