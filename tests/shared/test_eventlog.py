@@ -297,3 +297,18 @@ def test_a_farewell_of_a_quiet_life_tells_of_no_loss(tmp_path: Path) -> None:
     log.close("asked to")
     (bye,) = lines(tmp_path)
     assert (bye["t"], bye["reason"], bye["seq"]) == ("bye", "asked to", 1)
+
+
+def test_a_record_that_cannot_be_written_does_not_end_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are encoded by the thread: one that is no JSON is counted as lost, its neighbours are written."""
+    monkeypatch.setattr(eventlog, "FLUSH_INTERVAL_S", 0.001)
+    log = EventLog(tmp_path, "p", "i")
+    log.write(note(1))
+    log.write(Evt("test", 1, 2, {"n": "half a character \ud800"}))
+    log.write(note(2))
+    eventually_blocking(lambda: log.dropped == 1, "the loss is counted")
+    log.write(note(3))
+    log.close("stopped")
+    assert numbers(tmp_path) == [1, 2, 3]
+    (drop,) = [line for line in lines(tmp_path) if line.get("kind") == "log_drop"]
+    assert drop["attrs"] == {"lines": 1}
