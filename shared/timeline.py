@@ -203,8 +203,20 @@ def class_sums(t: Timeline) -> tuple[int, int, int, int]:
 
     Every reply carries these four; a property test holds them equal to `class_totals(segments(t))`.
     """
-    g0, g1, _, g3, _, g5, _, g7, g8 = t.g
-    _, _, w2, w3, w4, _, w6, _, _ = t.w
+    (g0, g1, _, g3, g4, g5, _, g7, g8), (w0, w1, w2, w3, w4, w5, w6, w7, w8), theta_lo_ns, theta_hi_ns, lost_ns = t
+    if (
+        not (theta_lo_ns or theta_hi_ns or lost_ns)
+        and w0 > 0 < g4
+        and 0 < g0 <= g1 <= g3 <= w1 <= w2 <= w3 <= w4 <= w5 <= w6 <= w7 <= w8 <= g5 <= g7
+    ):
+        # The common case, one clock and every stamp in order: what `_split_hop` comes to when nothing is uncertain.
+        latest = g3 if g4 < g3 else g4 if g4 < w1 else w1
+        has_it = (g3 + latest) // 2
+        asked = has_it if w0 < has_it else w0 if w0 < w1 else w1
+        queue = asked - has_it + w3 - w2
+        compute = w6 - w4
+        transfer = (g1 - g0) + (has_it - g3) + (w1 - asked) + (g5 - w8) + (g8 - g7 if g8 else 0)
+        return queue, compute, transfer, (g8 or g7) - g0 - queue - compute - transfer
     if not (g1 and g3 and g5 and g7 and all(t.w)):
         totals = class_totals(segments(t))
         return totals[Class.QUEUE], totals[Class.COMPUTE], totals[Class.TRANSFER], totals[Class.OVERHEAD]
