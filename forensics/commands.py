@@ -1,4 +1,4 @@
-"""The commands that read logs: `explain` one request, list the `requests`."""
+"""The commands that read logs: `explain` one request, list the `requests`, `audit` them all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +9,12 @@ import click
 import msgspec
 from rich.console import Console
 
+from forensics import audit_report, report
 from forensics import explain as explaining
-from forensics import report
 from forensics import requests as listing
+from forensics.audit import audit
 from forensics.explain import Explanation, explain
-from forensics.load import PIECE_CHARS_MIN, AmbiguousId, Logs
+from forensics.load import PIECE_CHARS_MIN, AmbiguousId, Logs, log_files
 from forensics.requests import RequestRow, recent
 from shared import clock
 from shared.events import Clk, Req, Wreq
@@ -135,6 +136,45 @@ def requests_command(
         click.echo(f"no request fits, of {len(logs.of(Req))} in {log_dir}", err=True)
         return
     report.print_to(_console(), report.render_requests(rows))
+
+
+@click.command(name="audit")
+@click.argument("logs", metavar="[LOGS]...", nargs=-1, type=click.Path(path_type=Path), envvar="TAILRACE_LOG_DIR")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in us of the wall clock.")
+@click.pass_context
+def audit_command(ctx: click.Context, logs: tuple[Path, ...], as_json: bool) -> None:
+    """Check from the logs alone that every request ended, and ended once.
+
+    LOGS are files or folders; without any, the folder in TAILRACE_LOG_DIR, or else .tailrace/logs. To audit several
+    machines, name the logs of all of them.
+
+    \b
+    Exits with 0 when nothing in the logs breaks the promise, with 1 when something does, with 2 when there are no
+    logs. A request whose gateway died before it could log its end is listed as "cannot be told", which is no breach.
+
+    \b
+    Example:
+      tailrace audit .tailrace/logs
+      tailrace audit gateway-logs/ worker-logs/ --json | jq '.breaches'
+    """
+    paths = logs or (Path(".tailrace/logs"),)
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing or not log_files(paths):
+        what = (
+            f"there is no {', '.join(missing)}" if missing else f"no log (*.jsonl) lies in {', '.join(map(str, paths))}"
+        )
+        raise click.UsageError(f"{what}; name the folder with the logs of the gateways and workers")
+    patience = ctx.find_object(Patience) or Patience()
+    found = audit(paths, now_us=patience.now_us())
+    if not found.load.lines or found.load.bad == found.load.lines:
+        raise click.UsageError(f"none of the {found.load.lines} lines in {', '.join(map(str, paths))} is a record")
+    if as_json:
+        _print_json([audit_report.to_json(found)])
+    else:
+        console = _console()
+        for line in audit_report.audit_lines(found):
+            console.print(line, soft_wrap=True)
+    ctx.exit(0 if found.ok else 1)
 
 
 def find(log_dir: Path, query: str, patience: Patience) -> list[Explanation]:

@@ -85,7 +85,7 @@ def _head(e: Explanation) -> list[Text]:
     if e.error_code:
         second.append(f" {visible(e.error_code)}: {visible(e.error)}")
     about = [
-        _time(e.started_us),
+        time_text(e.started_us),
         *([f"model {visible(e.model)}/{visible(e.version)}"] if e.model else []),
         *([f"worker {visible(e.worker)}"] if e.worker else []),
     ]
@@ -94,7 +94,8 @@ def _head(e: Explanation) -> list[Text]:
     return [first, second, Text("  ".join(about)), *via, *trace]
 
 
-def _time(at_us: int) -> str:
+def time_text(at_us: int) -> str:
+    """An instant of the wall clock, UTC, to the millisecond."""
     # From parts: a float of microseconds since 1970 would be off in the last digit.
     at = datetime.fromtimestamp(at_us // 1_000_000, tz=UTC)
     return f"{at:%Y-%m-%d %H:%M:%S}.{at_us % 1_000_000 // 1_000:03d}Z"
@@ -218,7 +219,7 @@ def _request_lines(rows: Sequence[RequestRow], width: int, plain: bool) -> list[
     )
     lines = [Text(head, style="bold")]
     for row in rows:
-        line = Text(f"{_time(row.started_us)[11:19]} ").append(
+        line = Text(f"{time_text(row.started_us)[11:19]} ").append(
             f"{visible(row.id[-SHORT_ID_CHARS:]):<{SHORT_ID_CHARS}} "
         )
         line.append(f"{row.status:<3} ", style="red" if row.status >= 400 else "green")

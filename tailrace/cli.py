@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from forensics.commands import explain_command, requests_command
+from forensics.commands import audit_command, explain_command, requests_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
 
@@ -178,6 +178,7 @@ def demo(**options: Any) -> None:
 
 cli.add_command(explain_command)
 cli.add_command(requests_command)
+cli.add_command(audit_command)
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ from forensics.load import Logs
 from shared import clock
 from shared.broker.embedded import EmbeddedRedis
 from shared.events import Batch, Evt
-from shared.keys import Queue
+from shared.keys import NORMAL, Queue
 
-LANE = Queue("slow", "1").lanes[1]
+LANE = Queue("slow", "1").lanes[NORMAL]
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_help_and_version_need_neither_redis_nor_torch() -> None:
     shown = e2e_stack.run_tailrace("--help")
 
     assert shown.returncode == 0
-    for command in ("up", "demo", "gateway", "worker", "explain", "requests"):
+    for command in ("up", "demo", "gateway", "worker", "explain", "requests", "audit"):
         assert command in shown.stdout
     assert "torch" not in modules
     assert "aiohttp" not in modules
