@@ -2,9 +2,10 @@
 
 Theory of operation. One pass over the lines keeps a few numbers for each request; judging happens at the end, since
 neither files nor lines are in the order of time. The end of a request is its gateway's `req`. Where the gateway died
-before it could write one, an answer that Redis took from a worker (`wreq` DONE, FAILED, OKDUP) is its end; what no
-`wreq` tells of such a request cannot be known, and is listed as that, not as a breach. A breach is only what whole
-logs contradict: the gateway that handed the request over said goodbye, and none of its lines is missing.
+before it could write one, an answer that Redis took from a worker (`wreq` DONE, FAILED, OKDUP), or a tick that ended
+it (`reclaim`: overdue, dead), is its end; without these the end of such a request cannot be told, and it is listed as
+that, not as a breach. A breach is only what whole logs contradict: the gateway that handed the request over said
+goodbye, and none of its lines is missing.
 
 Within the life of its record in Redis the attempts of a request rise, and one answer is taken: a second one means that
 the fence of the queue failed. A record may live twice only when Redis lost the first (a wipe, a failover): then the
@@ -14,7 +15,7 @@ computed again, which is counted, and still ends once at its gateway.
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +28,8 @@ ALIVE_US = 5_000_000
 """A process writes a `res` every second: one that was silent for longer is dead, or said goodbye."""
 TAKEN = frozenset({"DONE", "FAILED", "OKDUP"})
 """Outcomes of an attempt whose answer Redis took."""
+RECLAIMED = ("requeued", "suspects", "due", "dead", "overdue")
+"""What a tick does with requests; the last two are ends."""
 
 
 class Breach(StrEnum):
@@ -89,7 +92,7 @@ class AuditReport:
     last_us: int
     requests: int
     statuses: Counter[str]
-    """Ends at the gateway: answered, refused (4xx), failed (5xx), left (by the client); and `by_worker`."""
+    """Ends at the gateway: answered, refused (4xx), failed (5xx), left (by the client); else `by_worker`, `by_tick`."""
     in_flight: int
     attempts: int
     retried: int
@@ -99,7 +102,7 @@ class AuditReport:
     computed_again: int
     """Answers to a record that Redis had lost once."""
     reclaimed: Counter[str]
-    """What ticks did: requeued, dead, overdue."""
+    """What ticks did, by the names of RECLAIMED."""
     breaches: Sequence[Finding]
     untold: Sequence[Finding]
     processes: Sequence[Process]
@@ -132,6 +135,8 @@ class _Fate:
     parts: int = 0
     submits: int = 0
     gateway: str = ""
+    by_tick: str = ""
+    """What a tick did to it last."""
     takes: tuple[_Take, ...] = ()
 
 
@@ -203,8 +208,14 @@ class Audit:
         if event.kind in ("reconnect", "redis_restart"):
             self._outages.append((_wall_us(e, event.start), _wall_us(e, event.end)))
         elif event.kind == "reclaim":
-            for what in ("requeued", "dead", "overdue"):
-                self._reclaimed[what] += int(event.attrs.get(what, 0))
+            for what in RECLAIMED:
+                ids = event.attrs.get(what, ())
+                if isinstance(ids, int):  # logs of before the ids were told
+                    self._reclaimed[what] += ids
+                    continue
+                self._reclaimed[what] += len(ids)
+                for request_id in ids:
+                    self._fate(str(request_id)).by_tick = what
         elif event.kind == "log_drop":
             writer.dropped += int(event.attrs.get("lines", 0))
 
@@ -233,15 +244,14 @@ class Audit:
                 breaches.append(Finding(Breach.ENDED_TWICE, request_id, f"{fate.ends} records of its end"))
             breaches += self._judge_attempts(request_id, fate, whole, tally)
             if whole is None:
-                match _end_without_record(fate, processes.get(f"gateway-{fate.gateway}")):
-                    case "by_worker" | "in_flight" as how:
+                match _end_without_record(fate, processes):
+                    case "by_worker" | "by_tick" | "in_flight" as how:
                         tally[how] += 1
                     case Breach() | Untold() as kind:
                         (breaches if isinstance(kind, Breach) else untold).append(
                             Finding(kind, request_id, _last_words(fate))
                         )
-        if tally["by_worker"]:
-            statuses["by_worker"] = tally["by_worker"]
+        statuses += Counter({how: tally[how] for how in ("by_worker", "by_tick")})
         return AuditReport(
             load=load,
             first_us=self._first_us if last_us else 0,
@@ -320,20 +330,27 @@ def _kind_of_end(status: int) -> str:
     return "refused" if status < 500 else "failed"
 
 
-def _end_without_record(fate: _Fate, gateway: Process | None) -> "str | Breach | Untold":
+def _end_without_record(fate: _Fate, processes: Mapping[str, Process]) -> "str | Breach | Untold":
     """What became of a request that its gateway's log does not have."""
-    if gateway is not None and gateway.running:
-        return "in_flight"
-    if gateway is not None and gateway.whole:
+    gateway = processes.get(f"gateway-{fate.gateway}")
+    gateways = [gateway] if gateway else [p for name, p in processes.items() if name.startswith("gateway-")]
+    if gateway and gateway.whole:
         return Breach.LOST
     if any(take.outcome in TAKEN for take in fate.takes):
-        return "by_worker"
-    if gateway is None:
-        return Untold.NO_LOG
-    return Untold.GATEWAY_DIED if gateway.died else Untold.LINES_LOST
+        return "in_flight" if gateway and gateway.running else "by_worker"
+    if fate.by_tick in ("dead", "overdue"):
+        return "by_tick"
+    # Ticks do not tell whose request it was: if one gateway still runs, it may be that one's.
+    if any(g.running for g in gateways) and (gateway or not fate.gateway):
+        return "in_flight"
+    if gateway and not gateway.died:
+        return Untold.LINES_LOST
+    return Untold.GATEWAY_DIED if any(g.died for g in gateways) and (gateway or not fate.gateway) else Untold.NO_LOG
 
 
 def _last_words(fate: _Fate) -> str:
+    if not fate.takes:
+        return f"a tick: {fate.by_tick}"
     take = max(fate.takes)
     return f"handed over by {fate.gateway}; attempt {take.attempt} on {take.worker}: {take.outcome}"
 

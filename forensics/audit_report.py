@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from forensics.audit import AuditReport, Breach, Finding, Process, Untold
+from forensics.audit import RECLAIMED, AuditReport, Breach, Finding, Process, Untold
 from forensics.report import time_text, visible
 
 SHOWN_MAX = 20
@@ -24,7 +24,8 @@ ENDS = {
     "refused": "refused (4xx)",
     "failed": "failed (5xx)",
     "left": "left by their clients",
-    "by_worker": "ended at a worker, their gateway having died",
+    "by_worker": "ended by a worker, their gateway gone",
+    "by_tick": "ended by a tick, their gateway gone",
 }
 
 
@@ -53,8 +54,7 @@ def audit_lines(r: AuditReport) -> Iterator[Text]:
         if n:
             yield _row(text, n)
     if any(r.reclaimed.values()):
-        done = r.reclaimed
-        yield Text(f"ticks handed on {done['requeued']:,}, gave up {done['dead']:,}, ended {done['overdue']:,} overdue")
+        yield Text("ticks: " + ", ".join(f"{n:,} {what}" for what, n in r.reclaimed.items() if n))
     yield from _processes(r.processes)
     if r.load.torn or r.load.bad:
         yield Text(f"{_count(r.load.torn, 'torn line')} and {_count(r.load.bad, 'unreadable line')} passed over")
@@ -123,7 +123,7 @@ def to_json(r: AuditReport) -> dict[str, Any]:
         "retried": r.retried,
         "for_nobody": r.for_nobody,
         "computed_again": r.computed_again,
-        "reclaimed": {what: r.reclaimed[what] for what in ("requeued", "dead", "overdue")},
+        "reclaimed": {what: r.reclaimed[what] for what in RECLAIMED},
         "breaches": [finding._asdict() for finding in r.breaches],
         "untold": [finding._asdict() for finding in r.untold],
         "processes": [

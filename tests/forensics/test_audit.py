@@ -70,6 +70,11 @@ def outage(begun_ms: float, ended_ms: float) -> Evt:
     return Evt("reconnect", ns(begun_ms), ns(ended_ms))
 
 
+def reclaim(**done: Any) -> Evt:
+    """What a tick did."""
+    return Evt("reclaim", ns(1), ns(2), {"queue": "minilm/1"} | done)
+
+
 def kinds(report: AuditReport) -> list[tuple[str, str]]:
     """What breaks the promise, by request."""
     return [(f.id, f.kind.value) for f in report.breaches]
@@ -304,10 +309,32 @@ def test_lines_rotated_away_are_told(fleet: Fleet) -> None:
 
 
 def test_what_the_ticks_did_is_counted(fleet: Fleet) -> None:
-    """Whoever led."""
-    fleet.gateway(Evt("reclaim", ns(1), ns(2), {"queue": "m/1", "requeued": 2, "dead": 1, "overdue": 0}))
-    fleet.worker(Evt("reclaim", ns(3), ns(4), {"queue": "m/1", "requeued": 1, "dead": 0, "overdue": 5}))
-    assert fleet.audit().reclaimed == {"requeued": 3, "dead": 1, "overdue": 5}
+    """Whoever led; older logs have numbers instead of ids."""
+    fleet.gateway(reclaim(requeued=["r-1", "r-2"], dead=["r-3"]), *(req(f"r-{i}") for i in range(1, 5)))
+    fleet.worker(reclaim(requeued=1, dead=0, overdue=5), reclaim(suspects=["r-4"]))
+    fleet.leave("gw-1")
+    found = fleet.audit()
+    assert found.ok
+    assert found.reclaimed == {"requeued": 3, "suspects": 1, "due": 0, "dead": 1, "overdue": 5}
+
+
+def test_a_tick_tells_the_end_for_a_gateway_that_died(fleet: Fleet) -> None:
+    """It ended the request for good; one that it queued again may still have ended, or not."""
+    fleet.gateway(req("r-1"))
+    fleet.worker(reclaim(overdue=["r-2"], dead=["r-3"], requeued=["r-4"]), tried(req("r-2"), outcome="STALE"))
+    found = fleet.audit()
+    assert found.ok
+    assert found.statuses == {"answered": 1, "by_tick": 2}
+    assert [(f.id, f.kind, f.detail) for f in found.untold] == [("r-4", Untold.GATEWAY_DIED, "a tick: requeued")]
+
+
+def test_a_request_that_only_a_tick_tells_of_may_be_a_running_gateways(fleet: Fleet) -> None:
+    """Ticks do not say whose it was."""
+    fleet.gateway(req("r-1"))
+    fleet.worker(reclaim(requeued=["r-2"]))
+    assert fleet.audit(now_ms=2_000).in_flight == 1
+    fleet.leave("gw-1")
+    assert [f.kind for f in fleet.audit().untold] == [Untold.NO_LOG]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
