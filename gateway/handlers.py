@@ -13,7 +13,8 @@ from gateway.directory import Directory
 from gateway.oip_request import parse_infer
 from gateway.reply import HttpReply, json_reply
 from gateway.routes import Routes
-from gateway.submit import Submitter, late_error
+from gateway.refusals import late_error
+from gateway.submit import Submitter
 from shared import clock, wire
 from shared.broker import calls
 from shared.broker.connection import BrokerError, Connection

@@ -31,8 +31,10 @@ def decode_json(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
         raise BadRequest(f"the JSON has not the form of this request: {e}; '$' is the whole body") from None
     except msgspec.DecodeError as e:
         raise BadRequest(f"the body is not valid JSON: {e}; send one JSON object in UTF-8") from None
-    # Counting is cheap and nearly always settles it; few requests have 100 brackets.
-    if text.count(b"[") + text.count(b"{") > NESTING_MAX and _depth(text) > NESTING_MAX:
+    # Counting is cheap and nearly always settles it; few requests have 100 brackets. `replace` looks for them with
+    # memchr, which `count` of one character does not: half the time.
+    brackets = 2 * len(text) - len(text.replace(b"[", b"")) - len(text.replace(b"{", b""))
+    if brackets > NESTING_MAX and _depth(text) > NESTING_MAX:
         raise _too_deep()
     return value
 

@@ -65,7 +65,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
         name,
         inflight_max=settings.inflight_max,
         inflight_bytes_max=settings.inflight_bytes_max,
-        queue_max=settings.queue_max,
+        limits=calls.Limits(settings.queue_max, settings.queue_bytes_max, settings.tenant_max),
     )
     replies = Replies(connection, reading, submitter)
     directory = Directory(connection, log, replies.add)

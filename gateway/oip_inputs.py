@@ -5,7 +5,7 @@ Python integers until they are known to fit the data, so nothing can overflow be
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -42,20 +42,14 @@ def gather_inputs(inputs: Sequence[Input], tail: memoryview, model: ModelDescrip
 
     Binary tensors are views into `tail`. Raises BadRequest.
     """
-    declared = {spec.name: spec for spec in model.inputs}
     found: dict[str, Tensor] = {}
     at = 0
     for entry in inputs:
-        spec = declared.get(entry.name)
-        if spec is None:
-            raise BadRequest(
-                f"unknown input {shown(entry.name)}: model '{model.name}' takes {_names(model.inputs)}; send only these"
-            )
-        if entry.name in found:
+        spec = _declared(entry, model)
+        if spec.name in found:
             raise BadRequest(f"input '{spec.name}' came twice; send each input once")
         count = _check_shape(entry, spec, model)
         size = _binary_size(entry)
-        data: memoryview
         if size is None:
             data = memoryview(json_to_bytes(entry.data, spec.datatype, entry.shape, count, name=spec.name))
         else:
@@ -63,12 +57,8 @@ def gather_inputs(inputs: Sequence[Input], tail: memoryview, model: ModelDescrip
             _check_binary(data, size, entry, count)
             at += size
         found[spec.name] = Tensor(spec.name, spec.datatype, entry.shape, data)
-    if len(found) < len(declared):
-        missing = [spec for spec in model.inputs if spec.name not in found]
-        raise BadRequest(
-            f"missing input {_names(missing)}: model '{model.name}' takes {_names(model.inputs)}, "
-            f"{', '.join(map(repr, found)) or 'none'} came; send all of them"
-        )
+    if len(found) < len(model.inputs):
+        raise _missing(found, model)
     if at != len(tail):
         raise BadRequest(
             f"unexpected additional input data: the binary inputs take {at} bytes, {len(tail)} follow the JSON; "
@@ -103,6 +93,24 @@ def whole_body_input(body: memoryview, model: ModelDescriptor) -> Tensor:
     shape = _deduced(spec, len(body))
     _check_binary(body, len(body), Input(spec.name, batch + shape, spec.datatype), math.prod(shape))
     return Tensor(spec.name, spec.datatype, batch + shape, body)
+
+
+def _declared(entry: Input, model: ModelDescriptor) -> ModelTensor:
+    """What the model says of this input. Raises BadRequest."""
+    for spec in model.inputs:
+        if spec.name == entry.name:
+            return spec
+    raise BadRequest(
+        f"unknown input {shown(entry.name)}: model '{model.name}' takes {_names(model.inputs)}; send only these"
+    )
+
+
+def _missing(found: Mapping[str, Tensor], model: ModelDescriptor) -> BadRequest:
+    missing = [spec for spec in model.inputs if spec.name not in found]
+    return BadRequest(
+        f"missing input {_names(missing)}: model '{model.name}' takes {_names(model.inputs)}, "
+        f"{', '.join(map(repr, found)) or 'none'} came; send all of them"
+    )
 
 
 def _check_shape(entry: Input, spec: ModelTensor, model: ModelDescriptor) -> int:

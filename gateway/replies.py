@@ -1,6 +1,8 @@
 """The answers' way back: one reader on this gateway's reply streams, and what keeps those streams alive."""
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 from gateway.submit import Pending, Submitter
 from shared import clock
@@ -24,6 +26,7 @@ class Replies:
         self._own_clock = clock.clock_id()
         self._streams: dict[Queue, str] = {}
         self._offsets: dict[str, _Offset] = {}
+        self._followers: dict[str, list[asyncio.Future[None]]] = {}
 
     async def add(self, queue: Queue) -> None:
         """Open the reply stream of a queue. Raises BrokerError."""
@@ -31,6 +34,20 @@ class Replies:
         self._streams[queue] = "0"
         # The running read does not know the new stream yet.
         await self._connection.call("CLIENT", "UNBLOCK", self._reading.client_id)
+
+    @contextlib.contextmanager
+    def following(self, request_id: str) -> Iterator["asyncio.Future[None]"]:
+        """A future that is done once this gateway has been rung for a request (`calls.attach` asks for that)."""
+        follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followers.setdefault(request_id, []).append(follower)
+        try:
+            yield follower
+        finally:
+            left = self._followers.get(request_id, [])
+            if follower in left:
+                left.remove(follower)
+            if not left:
+                self._followers.pop(request_id, None)
 
     async def keep_alive(self) -> None:
         """Renew the streams' time to live, for ever; a wiped Redis gets them back."""
@@ -67,6 +84,9 @@ class Replies:
     def _deliver(self, queue: Queue, answers: list[tuple[str, bytes]], ids: list[str], g5: int) -> None:
         elsewhere: list[Pending] = []
         for rid, data in answers:
+            for follower in self._followers.pop(rid, ()):
+                if not follower.done():
+                    follower.set_result(None)
             p = self._submitter.pending.get(rid)
             if p is None:
                 continue  # the stream's greeting, a second copy, or the client has gone
@@ -75,7 +95,8 @@ class Replies:
                 continue
             self._submitter.resolve(rid, data, g5)
             self._note_offset(p, g5)
-            ids.append(rid)
+            if p.job is None:  # a job's result is kept
+                ids.append(rid)
         if elsewhere:
             self._submitter.own(self._read_records(queue, elsewhere))
 

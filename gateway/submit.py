@@ -15,11 +15,13 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.refusals import late_error, refusal
+from gateway.tenants import ANYONE, Tenant
 from shared import clock, wire
 from shared.broker import calls
 from shared.broker.connection import BrokerError, Busy, Connection
 from shared.errors import ErrorKind, TailraceError
-from shared.keys import Queue
+from shared.keys import NORMAL, Queue
 
 RETRY_S = 0.05
 CALL_BYTES_MAX = 1 << 20
@@ -30,6 +32,18 @@ RECONCILE_INTERVAL_S = 1.0
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
 CANCEL_TRIES_S = 30.0
+
+
+class SameRequest(Exception):
+    """The client's idempotency key belongs to an earlier request, `request_id`, which is this one's answer too."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+
+ACCEPTED = wire.Reply(wire.ReplyBody(), None)
+"""The answer of a job that nobody waits for: it is in the queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +58,9 @@ class Pending:
     deadline_at_ns: int
     late: ErrorKind
     answer: "asyncio.Future[wire.Reply]"
+    tenant: Tenant = ANYONE
+    priority: int = NORMAL
+    job: calls.Job | None = None
     g3: int = 0
     g4: int = 0
     g5: int = 0
@@ -57,7 +74,7 @@ class Submitter:
     """The requests that this gateway has in flight."""
 
     def __init__(
-        self, connection: Connection, gateway: str, *, inflight_max: int, inflight_bytes_max: int, queue_max: int
+        self, connection: Connection, gateway: str, *, inflight_max: int, inflight_bytes_max: int, limits: calls.Limits
     ) -> None:
         self.gateway = gateway
         self.pending: dict[str, Pending] = {}
@@ -65,7 +82,7 @@ class Submitter:
         self._loop = asyncio.get_running_loop()
         self._inflight_max = inflight_max
         self._inflight_bytes_max = inflight_bytes_max
-        self._queue_max = queue_max
+        self._limits = limits
         self._bytes = 0
         self._outbox: dict[Queue, list[Pending]] = {}
         self._cancels: dict[tuple[Queue, bool], list[str]] = {}
@@ -82,10 +99,14 @@ class Submitter:
         tracestate: str,
         deadline_at_ns: int,
         late: ErrorKind = ErrorKind.DEADLINE,
+        tenant: Tenant = ANYONE,
+        priority: int = NORMAL,
+        job: calls.Job | None = None,
     ) -> Pending:
         """Take a request on; await its `answer`. Raises QUEUE_FULL when this gateway holds too much already.
 
-        `late` is the kind of error that the request ends with at its deadline.
+        `late` is the kind of error that the request ends with at its deadline. The answer of a `job` that is not `sync`
+        comes as soon as Redis has it; a job whose idempotency key was used before ends with SameRequest.
         """
         if len(self.pending) >= self._inflight_max or self._bytes + len(payload) > self._inflight_bytes_max:
             raise TailraceError(
@@ -93,7 +114,10 @@ class Submitter:
                 f"this gateway holds {len(self.pending)} requests of {self._bytes} bytes already; retry after 1 s",
                 retry_after_s=1,
             )
-        p = Pending(id, queue, payload, traceparent, tracestate, deadline_at_ns, late, self._loop.create_future())
+        answer: asyncio.Future[wire.Reply] = self._loop.create_future()
+        p = Pending(
+            id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job
+        )
         self.pending[id] = p
         self._bytes += len(payload)
         p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - clock.now_ns()) / 1e9), self._expire, p)
@@ -118,10 +142,11 @@ class Submitter:
         return True
 
     def abandon(self, p: Pending) -> None:
-        """The client has gone: end its request wherever it is."""
+        """The client has gone: end its request wherever it is. A job goes on: somebody may ask for its result."""
         if self._remove(p.id) is not None:
             p.g5 = clock.now_ns()
-            self._cancel(p, expired=False)
+            if p.job is None:
+                self._cancel(p, expired=False)
 
     async def reconcile(self) -> None:
         """Look up quiet requests, for ever: the answer may have been missed, or the record lost."""
@@ -153,7 +178,8 @@ class Submitter:
                 self._hand_over(p)
             elif answer:
                 self.resolve(p.id, answer, now)
-                answered.append(p.id)
+                if p.job is None:
+                    answered.append(p.id)
         if answered:
             await calls.forget(self._connection, queue, self.gateway, answered)
 
@@ -191,7 +217,7 @@ class Submitter:
         if not p.answer.done():
             p.answer.set_exception(late_error(p.late))
 
-    def _fail(self, p: Pending, error: TailraceError) -> None:
+    def _fail(self, p: Pending, error: Exception) -> None:
         if self._remove(p.id) is not None and not p.answer.done():
             p.g5 = clock.now_ns()
             p.answer.set_exception(error)
@@ -235,13 +261,14 @@ class Submitter:
                 p.submits += 1
             submissions = [
                 calls.Submission(
-                    p.id, max(1, (p.deadline_at_ns - now) // 1000), p.payload, p.traceparent, p.tracestate, p.g3
+                    p.id, max(1, (p.deadline_at_ns - now) // 1000), p.payload, p.traceparent, p.tracestate, p.g3,
+                    p.priority, p.tenant.name, p.tenant.weight, p.tenant.live_max, p.job,
                 )
                 for p in ps
             ]
             try:
                 outcomes = await calls.accept(
-                    self._connection, queue, submissions, gateway=self.gateway, queue_max=self._queue_max
+                    self._connection, queue, submissions, gateway=self.gateway, limits=self._limits
                 )
             except Busy as e:
                 for p in ps:
@@ -257,14 +284,16 @@ class Submitter:
         now = clock.now_ns()
         for p, (status, detail) in zip(ps, outcomes, strict=True):
             p.g4 = now
-            if status == "OK":
-                p.entry_id = detail
-            elif status == "FULL":
-                text = f"the queue of {queue} is full: {detail} requests are queued or running; retry after 1 s"
-                self._fail(p, TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1))
-            elif status == "OOM":
-                text = "Redis is out of memory and takes no new requests; retry after 1 s"
-                self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
+            if status in ("OK", "DUP"):
+                if status == "OK":
+                    p.entry_id = detail
+                if p.job and not p.job.sync and self._remove(p.id) is not None and not p.answer.done():
+                    p.answer.set_result(ACCEPTED)
+            elif status == "SAME":
+                self._fail(p, SameRequest(detail))
+            else:
+                left_s = max(0.0, (p.deadline_at_ns - now) / 1e9)
+                self._fail(p, refusal(queue, p.tenant, status, detail, left_s=left_s))
 
     async def _cancel_all(self, queue: Queue, ids: list[str], *, expired: bool) -> None:
         until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
@@ -275,15 +304,6 @@ class Submitter:
                 return
             except BrokerError:
                 await asyncio.sleep(RETRY_S)
-
-
-def late_error(kind: ErrorKind) -> TailraceError:
-    """The error of a request whose deadline passed."""
-    return TailraceError(
-        kind,
-        "the request's deadline passed before an answer was ready, and it was withdrawn; "
-        "send a longer `timeout` (microseconds) or x-request-timeout-ms, or fewer requests at once",
-    )
 
 
 def _slices(ps: Iterable[Pending]) -> list[list[Pending]]:

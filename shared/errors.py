@@ -10,7 +10,11 @@ class ErrorKind(Enum):
     NOT_FOUND = ("not_found", 404, False)
     METHOD_NOT_ALLOWED = ("method_not_allowed", 405, False)
     TOO_LARGE = ("too_large", 413, False)
+    UNAUTHORIZED = ("unauthorized", 401, False)
+    MISMATCH = ("mismatch", 422, False)  # an idempotency key that was used for something else
     QUEUE_FULL = ("queue_full", 429, True)
+    RATE_LIMITED = ("rate_limited", 429, True)
+    OVERLOADED = ("overloaded", 503, True)  # the wait foreseen is longer than the deadline
     CANCELLED = ("cancelled", 499, False)
     MODEL_ERROR = ("model_error", 500, False)
     CRASHED = ("crashed", 500, True)  # every attempt was lost with its worker

@@ -203,9 +203,10 @@ class Batch(msgspec.Struct, frozen=True, tag_field="t", tag="batch", omit_defaul
 class Evt(msgspec.Struct, frozen=True, tag_field="t", tag="evt"):
     """Something that takes time from requests, or explains why time was taken. `start` and `end` on `mono`'s clock.
 
-    Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, reclaim (a tick handed on or ended requests),
-    lease_lost, adopt (a worker found entries of its own that it had not seen), answers_dropped, redis_stood_still,
-    redis_restart, clock_step, log_drop.
+    Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, reclaim (ids that a tick handed on or ended),
+    audit (ids of live requests that nothing led to any more, enqueued again), release (a worker that stops hands back
+    what it has not begun), lease_lost, pass_hung, adopt (a worker found entries of its own that it had not seen),
+    answers_dropped, redis_stood_still, redis_restart, clock_step, log_drop.
     """
 
     kind: str

@@ -9,7 +9,9 @@ from enum import StrEnum
 class State(StrEnum):
     """What the record says. Terminal states are written once."""
 
+    WAITING = "WAITING"
     QUEUED = "QUEUED"
+    DELAYED = "DELAYED"
     RUNNING = "RUNNING"
     DONE = "DONE"
     FAILED = "FAILED"
@@ -19,12 +21,25 @@ class State(StrEnum):
 
 
 MOVES: dict[State, frozenset[State]] = {
+    # For its tenant's turn.
+    State.WAITING: frozenset({State.QUEUED, State.CANCELLED, State.EXPIRED}),
+    # For another try.
+    State.DELAYED: frozenset({State.QUEUED, State.CANCELLED, State.EXPIRED}),
     # QUEUED -> DONE or FAILED is a worker that had been given up for dead: its answer counts until somebody starts the
     # request again.
     State.QUEUED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.CANCELLED, State.EXPIRED, State.DEAD}),
     # RUNNING -> RUNNING is a worker that takes its own entry again after a reply of Redis was lost: a new attempt.
     State.RUNNING: frozenset(
-        {State.RUNNING, State.QUEUED, State.DONE, State.FAILED, State.CANCELLED, State.EXPIRED, State.DEAD}
+        {
+            State.RUNNING,
+            State.QUEUED,
+            State.DELAYED,
+            State.DONE,
+            State.FAILED,
+            State.CANCELLED,
+            State.EXPIRED,
+            State.DEAD,
+        }
     ),
     State.DONE: frozenset(),
     State.FAILED: frozenset(),

@@ -56,6 +56,14 @@ class GatewaySettings(CommonSettings):
     queue_max: int = setting(
         10_000, "Most requests queued or running for one model version; more are refused with 429.", min=1
     )
+    queue_bytes_max: int = setting(
+        1 << 30, "Most bytes of payloads queued or running for one model version; more are refused with 429.", min=1
+    )
+    tenant_max: int = setting(
+        10_000,
+        "Most requests of one tenant queued or running for one model version, unless its own limit says otherwise.",
+        min=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +75,9 @@ class WorkerSettings(CommonSettings):
     device: str = setting("cpu", "Device to run on: cpu, cuda, cuda:N, or auto (cuda if there is one).")
     threads: int = setting(
         1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1
+    )
+    pass_max_s: float = setting(
+        120.0, "A forward pass that takes longer is taken for hung: its worker ends, its requests run alone.", min=0.1
     )
 
 

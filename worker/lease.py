@@ -12,17 +12,32 @@ from worker.loop import WorkerLoop
 BEATS_PER_LEASE = 5
 
 
+class HungPass(Exception):
+    """A forward pass that does not return. Nothing can stop its thread but the end of the process."""
+
+
 class Keeper:
-    """Keeps a worker's lease alive while it runs."""
+    """Keeps a worker's lease alive while it runs, and makes progress.
+
+    It beats on the loop that does the work, so a blocked loop does not beat; and not while a pass is overdue.
+    """
 
     def __init__(
-        self, loop: WorkerLoop, connection: Connection, log: EventLog, descriptor: bytes, lease_us: int
+        self,
+        loop: WorkerLoop,
+        connection: Connection,
+        log: EventLog,
+        descriptor: bytes,
+        *,
+        lease_us: int,
+        pass_max_s: float,
     ) -> None:
         self._loop = loop
         self._connection = connection
         self._log = log
         self._descriptor = descriptor
         self._lease_us = lease_us
+        self._pass_max_ns = int(pass_max_s * 1e9)
 
     async def run(self) -> None:
         """Beat for ever."""
@@ -34,15 +49,26 @@ class Keeper:
             await asyncio.sleep(self._lease_us / 1e6 / BEATS_PER_LEASE)
 
     async def beat(self) -> None:
-        """Renew once, for each queue, and drop what is not ours any more."""
+        """Renew once, for each queue, and drop what is not ours any more. Raises HungPass."""
+        if (taken_ns := self._loop.longest_pass_ns()) > self._pass_max_ns:
+            now = clock.now_ns()
+            self._log.write(Evt("pass_hung", now - taken_ns, now, {"requests": len(self._loop.held)}))
+            raise HungPass(
+                f"a forward pass has not returned for {taken_ns / 1e9:.0f} s (pass_max_s); the worker ends, and each of "
+                f"its requests is run again, alone"
+            )
         await calls.announce(self._connection, self._loop.name, self._descriptor, lease_us=self._lease_us)
         await self._loop.flush_counts()
         for queue, served in self._loop.served.items():
             held = [(rid, job.delivery.attempt) for rid, job in served.jobs.items()]
-            alive, not_ours = await calls.beat(self._connection, queue, self._loop.name, held, lease_us=self._lease_us)
-            if not_ours:
-                self._loop.drop(not_ours)
-            if not alive and held:
+            beat = await calls.beat(
+                self._connection, queue, self._loop.name, held, lease_us=self._lease_us, pace_us=served.pace_us
+            )
+            if beat.ended:
+                self._loop.drop(beat.ended)
+            if beat.alone:
+                await self._loop.run_suspects(queue)
+            if not beat.live and held:
                 now = clock.now_ns()
                 self._log.write(Evt("lease_lost", now, now, {"queue": str(queue), "held": len(held)}))
 

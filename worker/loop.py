@@ -69,6 +69,9 @@ class WorkerLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._ringing: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
+        self._controls: dict[Queue, str] = {}
+        self._suspects: set[Queue] = set()
+        self._started_ns: dict[str, int] = {}
         self._adopt_due = False
         self._look = False
         self._empty: asyncio.Event = asyncio.Event()
@@ -100,18 +103,47 @@ class WorkerLoop:
 
     async def _pull_and_finish(self) -> None:
         await self._pull()
+        await self._hand_back()
         self._step()
         await self._empty.wait()
 
     async def stop(self) -> None:
-        """Take nothing more."""
+        """Take nothing more, hand back what has not begun, and finish what has."""
         self.stopping = True
         self._wake.set()
+        await self._unblock()
+
+    async def run_suspects(self, queue: Queue) -> None:
+        """This worker is the one that runs the suspects of a queue, until there are none left."""
+        if queue not in self._suspects:
+            self._suspects.add(queue)
+            self._wake.set()
+            await self._unblock()
+
+    async def _unblock(self) -> None:
         try:
             # The taking read would otherwise end only after BLOCK_MS.
             await self._connection.call("CLIENT", "UNBLOCK", self._blocking.client_id)
         except BrokerError:
             pass
+
+    async def _hand_back(self) -> None:
+        for served in self.served.values():
+            waiting = list(served.jobs.values())
+            if not waiting:
+                continue
+            try:
+                held = [(job.delivery.id, job.delivery.attempt) for job in waiting]
+                released = await calls.release(self._connection, served.queue, self.name, held)
+            except BrokerError:
+                continue  # then they are finished here
+            now = clock.now_ns()
+            self._log.write(Evt("release", now, now, {"queue": str(served.queue), "requests": released}))
+            self.drop([job.delivery.id for job in waiting])
+
+    def longest_pass_ns(self) -> int:
+        """How long the oldest pass has been in the device; 0 when it is idle."""
+        return clock.now_ns() - min(self._started_ns.values()) if self._started_ns else 0
 
     def connection_changed(self, up: bool) -> None:
         """After a reconnection: a delivery may have been lost with the old connection, so look at what is ours."""
@@ -139,7 +171,9 @@ class WorkerLoop:
                 if self._adopt_due:
                     self._adopt_due = False
                     await self._adopt()
-                if self._look:
+                if self._suspects:
+                    await self._fetch_suspect(next(iter(self._suspects)))
+                elif self._look:
                     self._look = False  # first: what happens while we fetch is a reason to look again
                     await self._fetch([s for s in self.served.values() if s.want() > 0])
                 elif self._slots_used or any(s.jobs for s in self.served.values()):
@@ -163,18 +197,34 @@ class WorkerLoop:
             self._take(served, deliveries, w0)
         self._step()
 
+    async def _fetch_suspect(self, queue: Queue) -> None:
+        if self.held:
+            await self._wake.wait()
+            return
+        w0 = clock.now_ns()
+        deliveries = await calls.fetch(
+            self._connection, queue, self.name, want=1, lease_us=self._lease_us, alone=True
+        )
+        if not deliveries:
+            self._suspects.discard(queue)
+        self._take(self.served[queue], deliveries, w0)
+        self._step()
+
     async def _wait_busy(self, *, listen: bool) -> None:
         """Until a batch ends, or work arrives that we have room for and nobody else takes."""
-        if listen and (self._ringing is None or self._ringing.done()):
-            self._ringing = asyncio.create_task(self._ring(), name="listen for entries")
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.create_task(self._ring(listen=listen), name="listen for entries")
         await self._wake.wait()
 
-    async def _ring(self) -> None:
+    async def _ring(self, *, listen: bool) -> None:
         try:
-            await calls.ring(self._bell, list(self.served), block_ms=RING_MS)
+            ended, _ = await calls.ring(
+                self._bell, list(self.served), self.name, block_ms=RING_MS, listen=listen, controls=self._controls
+            )
+            self.drop(ended)
         except BrokerError:
             await asyncio.sleep(RETRY_S)
-        self._look = True
+        self._look |= listen
         self._wake.set()
 
     async def _wait_idle(self) -> None:
@@ -286,6 +336,9 @@ class WorkerLoop:
         )
         served.shapes.add(len(jobs))
         self._slots_used += 1
+        self._started_ns[run.batch_id] = sealed_ns
+        served.running[run.batch_id] = [job.delivery.id for job in jobs]
+        calls.note_running(self._connection, served.queue, self.name, itertools.chain(*served.running.values()))
         future = asyncio.get_running_loop().run_in_executor(
             self._executor,
             self._device.execute,
@@ -299,13 +352,16 @@ class WorkerLoop:
     def _when_done(self, run: Run) -> Callable[["asyncio.Future[Executed]"], None]:
         def finished(future: "asyncio.Future[Executed]") -> None:
             self._slots_used -= 1
+            served = self.served[run.queue]
+            del self._started_ns[run.batch_id], served.running[run.batch_id]
             if future.cancelled():
                 return
             if error := future.exception():
                 # `execute` turns the model's exceptions into results; what it raises means that the device is lost.
-                self._break(error)
+                self.break_off(error)
                 return
-            run.executed = future.result()
+            run.executed = done = future.result()
+            served.paces_us.append((done.encoded_ns[-1] - run.sealed_ns) // (1000 * len(run.jobs) * self._device.slots))
             self._step()  # first the device, then the paperwork
             self._own(self._publish(run))
             self._look |= self._slots_used > 0  # the next batch has begun: fill up behind it
@@ -329,6 +385,8 @@ class WorkerLoop:
             del self.held[job.delivery.id]
         if not self.held:
             self._empty.set()
+            if self._suspects:
+                self._wake.set()
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="publish")
@@ -338,9 +396,9 @@ class WorkerLoop:
     def _published(self, task: "asyncio.Task[None]") -> None:
         self._publishing.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self._break(error)
+            self.break_off(error)
 
-    def _break(self, error: BaseException) -> None:
+    def break_off(self, error: BaseException) -> None:
         """End the process: whatever is held here would otherwise be held for ever."""
         if not self._broken.done():
             self._broken.set_exception(error)

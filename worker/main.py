@@ -26,6 +26,8 @@ from worker.models import repository
 from worker.models.interface import Model, ModelConfig
 
 SWITCH_INTERVAL_S = 0.0005
+BROKEN_DRAIN_S = 1.0
+"""What a worker that broke may still take to hand back what it holds."""
 
 
 def main(settings: WorkerSettings) -> int:
@@ -50,7 +52,11 @@ def main(settings: WorkerSettings) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         in_good_order = uvloop.run(_serve(settings, name, device, models, log))
     log.close("stopped" if in_good_order else "broken")
-    return 0 if in_good_order else 1
+    if not in_good_order:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the device's thread may never come back, and the interpreter would wait for it
+    return 0
 
 
 def _load(settings: WorkerSettings, device: str, log: EventLog) -> list[tuple[ModelConfig, Model]]:
@@ -129,7 +135,9 @@ async def _serve(
         log=log,
         lease_us=lease_us,
     )
-    keeper = Keeper(loop, connection, log, descriptor, lease_us)
+    keeper = Keeper(
+        loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s
+    )
     watch = vitals.LoopWatch(log)
     sampler = vitals.Sampler(log, watch, lambda: {"inflight": len(loop.held)})
     told_to_stop = asyncio.Event()
@@ -157,9 +165,10 @@ async def _serve(
             serving = asyncio.create_task(loop.run(), name="loop")
             # Any of these ending by itself is a defect: leave, so that the lease runs out and others take over.
             await asyncio.wait([waiting_to_stop, serving, *beside], return_when=asyncio.FIRST_COMPLETED)
-            human.info("stopping: finishing what is held", requests=len(loop.held))
+            human.info("stopping: finishing what is running", requests=len(loop.held))
             await loop.stop()
-            _, late = await asyncio.wait([serving], timeout=settings.drain_s)
+            patience_s = settings.drain_s if told_to_stop.is_set() else min(BROKEN_DRAIN_S, settings.drain_s)
+            _, late = await asyncio.wait([serving], timeout=patience_s)
             if late:
                 human.warning("gave up waiting", requests=len(loop.held))
             serving.cancel()

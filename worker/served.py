@@ -1,5 +1,6 @@
 """A model that a worker serves: its limits, its requests that wait for the device, what its traffic is like."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from shared.keys import Queue
@@ -9,6 +10,8 @@ from worker.models.interface import Model, ModelConfig
 
 MEAN_WEIGHT = 0.05
 """How fast the mean rows and cost of a request follow the traffic."""
+PACE_PASSES = 64
+"""The best of so many passes tells how fast this worker can be."""
 
 
 @dataclass(slots=True)
@@ -24,6 +27,9 @@ class Served:
     mean_cost: float = 1.0
     passes: int = 0
     shapes: set[int] = field(default_factory=set)
+    running: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of what the device computes now, by batch."""
+    paces_us: "deque[int]" = field(default_factory=lambda: deque(maxlen=PACE_PASSES))
 
     def waiting(self) -> list[batching.Waiting]:
         """What the policies see."""
@@ -39,6 +45,11 @@ class Served:
             mean_cost=self.mean_cost,
             limits=self.limits,
         )
+
+    @property
+    def pace_us(self) -> int:
+        """What a request takes at best; 0 before the first pass. Never too long, so nobody is refused for nothing."""
+        return min(self.paces_us, default=0)
 
     def learn(self, job: Job) -> None:
         """Let the means follow."""

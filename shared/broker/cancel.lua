@@ -1,19 +1,33 @@
 -- A gateway ends requests that nobody waits for any more. Unknown ids leave nothing behind.
 -- KEYS  1 deadlines
--- ARGV  1 group  2 record prefix  3 payload prefix  4 status (CANCELLED, EXPIRED), then the ids
+-- ARGV  1 T  2 status (CANCELLED, EXPIRED)  then the ids
 -- Returns the state before, a request; GONE without a record.
-local group, prefix, payloads, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local T, status = ARGV[1], ARGV[2]
 lift_oom(KEYS[1])
-local out = {}
-for i = 5, #ARGV do
-  local rid, R = ARGV[i], prefix .. ARGV[i]
-  local h = redis.call('HMGET', R, 'st', 'q', 'sid')
-  out[#out + 1] = h[1] or 'GONE'
-  if h[1] and not terminal(h[1]) then
-    redis.call('XACK', h[2], group, h[3]); redis.call('XDEL', h[2], h[3])
+local out, sums, saved = {}, {}, 0
+for i = 3, #ARGV do
+  local rid = ARGV[i]
+  local h = look_at(T, rid)
+  out[#out + 1] = h[ST] or 'GONE'
+  if h[ST] and not terminal(h[ST]) then
+    local R = T .. ':r:' .. rid
+    unqueue(T, rid, h)
     redis.call('ZREM', KEYS[1], rid)
-    redis.call('UNLINK', payloads .. rid)
+    redis.call('UNLINK', T .. ':p:' .. rid)
     redis.call('HSET', R, 'st', status)
+    redis.call('HDEL', R, 'm')
+    tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
+    if h[ST] == 'RUNNING' then
+      -- Its worker hears of it at once, and drops it if it has not begun.
+      redis.call('XADD', T .. ':k:' .. h[OWN], 'MAXLEN', '~', 1000, '*', 'r', rid)
+      redis.call('PEXPIRE', T .. ':k:' .. h[OWN], 60000)
+    else
+      saved = saved + 1
+    end
   end
+end
+book(T, sums)
+if saved > 0 then
+  redis.call('HINCRBY', T .. ':stats', status == 'CANCELLED' and 'cancel_saved_count' or 'expire_saved_count', saved)
 end
 return out

@@ -1,4 +1,5 @@
--- Prepended to every script. Times are microseconds of Redis' own clock: no clock of another host takes part.
+-- Prepended to every script, after the names that shared/keys.py gives. T is what all keys of a queue begin with; what
+-- each key holds is in docs/architecture.md. Times are microseconds of Redis' own clock: no clock of another host takes part.
 local function now_us() local t = redis.call('TIME'); return t[1] * 1000000 + t[2] end
 local function int(n) return string.format('%.0f', n) end
 local function terminal(st)
@@ -13,8 +14,103 @@ end
 local function sliced(list, call)  -- `unpack` takes some thousands of values; an even number keeps pairs together
   for i = 1, #list, 2000 do call(unpack(list, i, math.min(i + 1999, #list))) end
 end
-local function drop_entries(group, by_lane)
+local function drop_entries(by_lane)
   for lane, ids in pairs(by_lane) do
-    sliced(ids, function(...) redis.call('XACK', lane, group, ...); redis.call('XDEL', lane, ...) end)
+    sliced(ids, function(...) redis.call('XACK', lane, GROUP, ...); redis.call('XDEL', lane, ...) end)
   end
+end
+
+-- T:c counts what is live: requests by priority (l1 l2 l3) and by tenant (t:NAME), bytes of payload (b).
+local function tally(sums, priority, tenant, requests, bytes)
+  local l, t = 'l' .. priority, 't:' .. tenant
+  sums[l] = (sums[l] or 0) + requests
+  sums[t] = (sums[t] or 0) + requests
+  sums.b = (sums.b or 0) + bytes
+end
+local function book(T, sums)
+  for field, n in pairs(sums) do
+    if redis.call('HINCRBY', T .. ':c', field, n) <= 0 then redis.call('HDEL', T .. ':c', field) end
+  end
+end
+
+-- What a script must know of a request to end it or to move it.
+local ST, Q, SID, GW, PR, TN, N, AS, OWN, HOOK, A = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local function look_at(T, rid)
+  return redis.call('HMGET', T .. ':r:' .. rid, 'st', 'q', 'sid', 'gw', 'pr', 'tn', 'n', 'as', 'own', 'hook', 'a')
+end
+local function unqueue(T, rid, h)  -- out of wherever it waits or runs
+  if h[ST] == 'WAITING' then redis.call('LREM', T .. ':w:' .. h[PR] .. ':' .. h[TN], 1, rid)
+  elseif h[ST] == 'DELAYED' then redis.call('ZREM', T .. ':delay', rid)
+  else redis.call('XACK', h[Q], GROUP, h[SID]); redis.call('XDEL', h[Q], h[SID]) end
+end
+local function each_gateway(gateways, call)
+  for gateway in string.gmatch(gateways, '[^,]+') do call(gateway) end
+end
+local function finish(T, rid, h, status, answer, sums)  -- with a verdict of our own
+  local R = T .. ':r:' .. rid
+  unqueue(T, rid, h)
+  redis.call('ZREM', T .. ':dl', rid)
+  redis.call('HSET', R, 'st', status)
+  redis.call('HDEL', R, 'm', 'own')
+  if h[AS] then redis.call('PEXPIRE', R, h[AS]) end
+  redis.call('SET', T .. ':p:' .. rid, answer, 'PX', math.max(1, redis.call('PTTL', R)))
+  each_gateway(h[GW], function(gateway) redis.call('XADD', T .. ':g:' .. gateway, 'NOMKSTREAM', '*', rid, answer) end)
+  if h[HOOK] then redis.call('XADD', T .. ':hooks', 'MAXLEN', '~', 100000, '*', 'r', rid) end
+  tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
+end
+local function entry_fields(lane, sid)  -- the message headers travel on; nil when the entry is gone
+  local entry = redis.call('XRANGE', lane, sid, sid)
+  return entry[1] and entry[1][2]
+end
+local function enqueue(T, rid, lane, fields)  -- QUEUED, wherever it comes from
+  local sid = redis.call('XADD', lane, '*', unpack(fields))
+  redis.call('HSET', T .. ':r:' .. rid, 'st', 'QUEUED', 'q', lane, 'sid', sid)
+  redis.call('HDEL', T .. ':r:' .. rid, 'own', 'm')
+  return sid
+end
+
+-- Dead letters: whole in one entry, so that nothing else has to be kept. The oldest go when there are too many.
+local function bury(T, rid, why)
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'a', 'er', 'cr', 'lo', 'own', 'tn', 'pr', 'tp', 'enq', 'ask')
+  local payload, dlq = redis.call('GET', T .. ':p:' .. rid) or '', T .. ':dlq'
+  redis.call('XADD', dlq, '*', 'r', rid, 'why', why, 'a', h[1] or '0', 'er', h[2] or '0', 'cr', h[3] or '0',
+    'lo', h[4] or '0', 'own', h[5] or '', 'tn', h[6] or '', 'pr', h[7] or '2', 'tp', h[8] or '', 'enq', h[9] or '0',
+    'ask', h[10] or '', 'p', payload)
+  local bytes = redis.call('HINCRBY', T .. ':stats', 'dlq_bytes', #payload)
+  redis.call('HINCRBY', T .. ':stats', 'dead_count', 1)
+  while redis.call('XLEN', dlq) > DLQ_MAX or (bytes > DLQ_BYTES_MAX and redis.call('XLEN', dlq) > 1) do
+    local oldest = redis.call('XRANGE', dlq, '-', '+', 'COUNT', 1)[1]
+    redis.call('XDEL', dlq, oldest[1])
+    bytes = redis.call('HINCRBY', T .. ':stats', 'dlq_bytes', -#oldest[2][#oldest[2]])
+  end
+end
+
+-- The waiting room: one list a tenant and priority, and a ring of tenants by virtual time (start-time fair queueing).
+local function undelivered(lane)
+  local pending = redis.pcall('XPENDING', lane, GROUP)
+  return redis.call('XLEN', lane) - (pending.err and 0 or pending[1])
+end
+local function pump(T, priority, limit)
+  local ring, lane, moved = T .. ':ring:' .. priority, T .. ':q:' .. priority, 0
+  local vt
+  while moved < limit do
+    local head = redis.call('ZRANGE', ring, 0, 0, 'WITHSCORES')
+    if not head[1] then break end
+    local tenant = head[1]
+    local list = T .. ':w:' .. priority .. ':' .. tenant
+    local rid = redis.call('LPOP', list)
+    if rid then
+      local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'm')
+      if h[1] == 'WAITING' then
+        local m = cmsgpack.unpack(h[2])  -- weight, then the entry's fields
+        enqueue(T, rid, lane, m[2])
+        vt = tonumber(head[2])
+        redis.call('ZADD', ring, vt + 1 / m[1], tenant)
+        moved = moved + 1
+      end
+    end
+    if redis.call('EXISTS', list) == 0 then redis.call('ZREM', ring, tenant) end
+  end
+  if vt then redis.call('HSET', T .. ':vt', priority, vt) end
+  return moved
 end

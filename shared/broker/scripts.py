@@ -7,10 +7,21 @@ from importlib import resources
 from typing import Any
 
 from shared.broker.connection import Argument, Connection, ReplyError
+from shared.keys import GROUP, SUSPECTS
+from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
+
+READY_MAX = 128
+"""So many undelivered entries make a backlog: from then on tenants wait in lists of their own and take turns."""
+LOWEST_TURN = 7
+"""After so many requests of the lanes above the lowest one with work gets a turn."""
+DEAD_LETTERS_MAX = 1_000
+DEAD_LETTERS_BYTES_MAX = 256 << 20
 
 NAMES = (
     "accept",
     "announce",
+    "attach",
+    "audit",
     "beat",
     "cancel",
     "complete",
@@ -19,16 +30,27 @@ NAMES = (
     "listen",
     "offer",
     "peek",
+    "purge",
+    "release",
+    "replay",
+    "retry",
     "survey",
+    "throttle",
     "tick",
 )
+
+_CONSTANTS = f"""\
+local GROUP, SUSPECTS, SCHEMA, CONTENT_TYPE = '{GROUP}', {SUSPECTS}, '{SCHEMA_VERSION}', '{CONTENT_TYPE}'
+local READY_MAX, LOWEST_TURN, DLQ_MAX, DLQ_BYTES_MAX =
+  {READY_MAX}, {LOWEST_TURN}, {DEAD_LETTERS_MAX}, {DEAD_LETTERS_BYTES_MAX}
+""".encode()
 
 
 @cache
 def source(name: str) -> bytes:
-    """The whole text of a script, the common part first."""
+    """The whole text of a script, the names and the common part first."""
     folder = resources.files("shared.broker")
-    return (folder / "common.lua").read_bytes() + (folder / f"{name}.lua").read_bytes()
+    return _CONSTANTS + (folder / "common.lua").read_bytes() + (folder / f"{name}.lua").read_bytes()
 
 
 @cache

@@ -1,11 +1,10 @@
--- Housekeeping of one queue, by whoever leads: ends what is overdue, hands on what dead workers held.
--- KEYS  1 leases  2 deadlines  3 last tick  4 leader  5.. lanes (the first is the retry lane)
--- ARGV  1 group  2 record prefix  3 payload prefix  4 reply prefix  5 me  6 leader ttl ms  7 grace us  8 limit
---       9 max attempts
--- Returns FOLLOW, or LEAD and four numbers: overdue, requeued, dead, us that Redis stood still (0 mostly);
---   then the consumers whose lease ran out.
-local group, prefix, payloads, replies, me = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local leader_ttl, grace, limit, attempts_max = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+-- Housekeeping of one queue, by whoever leads: ends what is overdue, enqueues what is due, hands on what the dead held.
+-- KEYS  1 leases  2 deadlines  3 last tick  4 leader
+-- ARGV  1 T  2 me  3 leader ttl ms  4 grace us  5 limit  6 crashes max  7 losses max
+-- Returns FOLLOW, or LEAD, us that Redis stood still (0 mostly), then lists of ids: overdue, due again, handed on,
+--   suspected of the crash of their worker, dead; then the consumers whose lease ran out.
+local T, me, limit = ARGV[1], ARGV[2], tonumber(ARGV[5])
+local leader_ttl, grace, crashes_max, losses_max = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 lift_oom(KEYS[1])
 if redis.call('GET', KEYS[4]) ~= me and not redis.call('SET', KEYS[4], me, 'NX', 'PX', leader_ttl) then return {'FOLLOW'} end
 redis.call('PEXPIRE', KEYS[4], leader_ttl)
@@ -17,68 +16,94 @@ redis.call('SET', KEYS[3], int(t), 'PX', 86400000)
 local gap = t - last
 if last > 0 and gap > grace then
   for _, c in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 'XX', int(t + grace), c) end
-  return {'LEAD', '0', '0', '0', int(gap)}
+  return {'LEAD', int(gap), {}, {}, {}, {}, {}, {}}
 end
 
-local overdue, requeued, dead, lost = 0, 0, 0, {}
-local function finish(rid, R, h, status, verdict)  -- h: st, q, sid, gw
-  redis.call('XACK', h[2], group, h[3]); redis.call('XDEL', h[2], h[3])
-  redis.call('ZREM', KEYS[2], rid)
-  redis.call('HSET', R, 'st', status)
-  redis.call('SET', payloads .. rid, verdict, 'PX', math.max(1, redis.call('PTTL', R)))
-  redis.call('XADD', replies .. h[4], 'NOMKSTREAM', '*', rid, verdict)
-end
-
+local overdue, due, requeued, suspected, dead, lost, sums = {}, {}, {}, {}, {}, {}, {}
+local saved = 0
 for _, rid in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', int(t), 'LIMIT', 0, limit)) do
-  local R = prefix .. rid
-  local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw')
-  if h[1] and not terminal(h[1]) then
-    finish(rid, R, h, 'EXPIRED', '!deadline|the deadline passed before an answer was ready; nothing will be computed for it any more')
-    overdue = overdue + 1
+  local h = look_at(T, rid)
+  if h[ST] and not terminal(h[ST]) then
+    if h[ST] ~= 'RUNNING' then saved = saved + 1 end
+    finish(T, rid, h, 'EXPIRED', '!deadline|the deadline passed before an answer was ready; nothing will be computed for it any more', sums)
+    overdue[#overdue + 1] = rid
   else
     redis.call('ZREM', KEYS[2], rid)
   end
 end
+if saved > 0 then redis.call('HINCRBY', T .. ':stats', 'expire_saved_count', saved) end
+
+for _, rid in ipairs(redis.call('ZRANGEBYSCORE', T .. ':delay', '-inf', int(t), 'LIMIT', 0, limit)) do
+  redis.call('ZREM', T .. ':delay', rid)
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'm')
+  if h[1] == 'DELAYED' then
+    enqueue(T, rid, T .. ':q:0', cmsgpack.unpack(h[2])[2])
+    due[#due + 1] = rid
+  end
+end
 
 -- Whoever holds an entry has a lease: Redis gives entries to a blocked reader though it was given up, or never beat.
-for k = 5, #KEYS do
-  local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[k], group)
+for k = 0, SUSPECTS do
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', T .. ':q:' .. k, GROUP)
   for _, c in ipairs(consumers.err and {} or consumers) do  -- name, NAME, pending, COUNT, ...
     if c[4] > 0 then redis.call('ZADD', KEYS[1], 'NX', int(t + grace), c[2]) end
   end
 end
 
+local function hand_on(lane, sid, c, delivered_us, blamed)
+  local fields = entry_fields(lane, sid)
+  redis.call('XACK', lane, GROUP, sid); redis.call('XDEL', lane, sid)
+  if not fields then return end
+  local rid = fields[2]
+  local R, h = T .. ':r:' .. rid, look_at(T, rid)
+  if not h[ST] or terminal(h[ST]) or h[Q] ~= lane or h[SID] ~= sid then return end
+  -- Delivered by a blocking read to a worker that died before it started anything: this is when that was.
+  redis.call('HSETNX', R, 'f', int(delivered_us))
+  local ran = h[ST] == 'RUNNING' and h[OWN] == c and (not blamed or blamed[rid])
+  local count, most = redis.call('HINCRBY', R, ran and 'cr' or 'lo', 1), ran and crashes_max or losses_max
+  if count >= most then
+    bury(T, rid, ran and 'crashed' or 'lost')
+    finish(T, rid, h, 'DEAD', ran and
+      '!crashed|each of the ' .. count .. ' workers that ran it ended while it ran, the last time alone; it is kept as a dead letter'
+      or '!crashed|' .. count .. ' workers that held it were lost; it is kept as a dead letter', sums)
+    dead[#dead + 1] = rid
+  else
+    -- One of a batch ended its process: each runs alone now, so that the culprit takes nobody with it again.
+    enqueue(T, rid, T .. ':q:' .. (ran and SUSPECTS or 0), fields)
+    local list = ran and suspected or requeued
+    list[#list + 1] = rid
+  end
+end
+
 for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT', 0, 8)) do
+  -- What it was computing is under suspicion. If that is not known (it had no time to say) all it held is.
+  local blamed, told = {}, false
+  for rid in string.gmatch(redis.call('HGET', T .. ':run', c) or '', '%S+') do
+    local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'own')
+    if h[1] == 'RUNNING' and h[2] == c then blamed[rid] = true; told = true end
+  end
   local left = false
-  for k = 5, #KEYS do
-    local pending = redis.pcall('XPENDING', KEYS[k], group, '-', '+', limit, c)
+  for k = 0, SUSPECTS do
+    local lane = T .. ':q:' .. k
+    local pending = redis.pcall('XPENDING', lane, GROUP, '-', '+', limit, c)
     if pending.err then pending = {} end  -- no group (a wiped Redis): nothing is held
     if #pending >= limit then left = true end
-    for _, e in ipairs(pending) do
-      local entry = redis.call('XRANGE', KEYS[k], e[1], e[1])
-      redis.call('XACK', KEYS[k], group, e[1]); redis.call('XDEL', KEYS[k], e[1])
-      if #entry > 0 then
-        local rid = entry[1][2][2]
-        local R = prefix .. rid
-        local h = redis.call('HMGET', R, 'st', 'q', 'sid', 'gw', 'a')
-        if h[1] and not terminal(h[1]) and h[2] == KEYS[k] and h[3] == e[1] then
-          if tonumber(h[5]) >= attempts_max then
-            finish(rid, R, h, 'DEAD', '!crashed|each of its ' .. h[5] .. ' attempts was lost with the worker that ran it')
-            dead = dead + 1
-          else
-            local sid = redis.call('XADD', KEYS[5], '*', unpack(entry[1][2]))  -- the message headers travel on
-            redis.call('HSET', R, 'st', 'QUEUED', 'q', KEYS[5], 'sid', sid)
-            -- Delivered by a blocking read to a worker that died before it started anything: this is when that was.
-            redis.call('HSETNX', R, 'f', int(t - e[3] * 1000))
-            redis.call('HDEL', R, 'own')
-            requeued = requeued + 1
-          end
-        end
-      end
-    end
+    for _, e in ipairs(pending) do hand_on(lane, e[1], c, t - e[3] * 1000, told and blamed or nil) end
     -- Only an empty consumer may go: deleting one drops its pending entries silently.
-    if #pending < limit then redis.pcall('XGROUP', 'DELCONSUMER', KEYS[k], group, c) end
+    if #pending < limit then redis.pcall('XGROUP', 'DELCONSUMER', lane, GROUP, c) end
   end
-  if not left then redis.call('ZREM', KEYS[1], c); lost[#lost + 1] = c end
+  if not left then
+    redis.call('ZREM', KEYS[1], c)
+    redis.call('HDEL', T .. ':run', c)
+    redis.call('HDEL', T .. ':pace', c)
+    if redis.call('GET', T .. ':solo') == c then redis.call('DEL', T .. ':solo') end
+    lost[#lost + 1] = c
+  end
 end
-return {'LEAD', int(overdue), int(requeued), int(dead), '0', unpack(lost)}
+book(T, sums)
+for k = 1, 3 do
+  if redis.call('EXISTS', T .. ':ring:' .. k) == 1 then pump(T, k, READY_MAX - undelivered(T .. ':q:' .. k)) end
+end
+-- Nothing is live: nothing is counted. An operator's DEL may have left a remainder.
+if redis.call('ZCARD', KEYS[2]) == 0 then redis.call('DEL', T .. ':c') end
+return {'LEAD', '0', overdue, due, requeued, suspected, dead, lost}

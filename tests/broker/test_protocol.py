@@ -12,7 +12,7 @@ from shared import wire
 from shared.broker import calls
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
-from shared.keys import Queue
+from shared.keys import NORMAL, RETRY, Queue
 
 # -- accept ------------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ async def test_a_request_named_twice_in_one_call_is_accepted_once(scene: Scene) 
 async def test_a_full_queue_refuses_and_leaves_nothing_behind(scene: Scene) -> None:
     """FULL tells how many there are; those within the limit are taken, those beyond leave no key."""
     await scene.accept("a")
-    outcomes = await scene.accept("b", "c", "a", queue_max=2)
+    outcomes = await scene.accept("b", "c", "a", limits=calls.Limits(2))
     assert [outcomes[0][0], *outcomes[1:]] == ["OK", ("FULL", "2"), ("DUP", "QUEUED")]
     assert await scene.depth() == 2
     assert await scene.states("b", "c") == ["QUEUED", "GONE"]
@@ -52,9 +52,9 @@ async def test_running_requests_count_as_queued_ones_do(scene: Scene) -> None:
     """Work that a worker holds is work that is not done: the limit is on both together."""
     await scene.accept("a", "b")
     delivered = await scene.fetch()
-    assert await scene.accept("c", queue_max=2) == [("FULL", "2")]
+    assert await scene.accept("c", limits=calls.Limits(2)) == [("FULL", "2")]
     await scene.complete(*delivered)
-    assert (await scene.accept("c", queue_max=2))[0][0] == "OK"
+    assert (await scene.accept("c", limits=calls.Limits(2)))[0][0] == "OK"
 
 
 async def test_a_full_redis_refuses_only_new_work(scene: Scene) -> None:
@@ -86,7 +86,7 @@ async def test_a_full_redis_refuses_only_new_work(scene: Scene) -> None:
 async def test_anything_that_speaks_redis_can_read_the_message_headers(scene: Scene) -> None:
     """XRANGE shows id, schema version, content type, trace context and hand-over stamp of what is queued."""
     await scene.accept("a")
-    ((_, fields),) = await scene.c.call("XRANGE", scene.queue.lanes[1], "-", "+")
+    ((_, fields),) = await scene.c.call("XRANGE", scene.queue.lanes[NORMAL], "-", "+")
     assert dict(zip(fields[::2], fields[1::2], strict=True)) == {
         b"r": b"a",
         b"v": str(wire.SCHEMA_VERSION).encode(),
@@ -103,7 +103,7 @@ async def test_what_was_accepted_is_what_is_delivered(scene: Scene) -> None:
     await scene.accept("a", payload=payload)
     (d,) = await scene.fetch()
     assert d.payload == payload
-    assert (d.id, d.gateway, d.lane, d.attempt) == ("a", "gw-1", scene.queue.lanes[1], 1)
+    assert (d.id, d.gateway, d.lane, d.attempt) == ("a", "gw-1", scene.queue.lanes[NORMAL], 1)
     assert (d.schema, d.content_type) == (wire.SCHEMA_VERSION, wire.CONTENT_TYPE)
     assert (d.traceparent, d.tracestate, d.sent_ns) == (TRACE, "vendor=1", 42)
     assert 0 < d.left_us <= MINUTE_US
@@ -144,8 +144,8 @@ async def test_what_a_dead_worker_left_goes_first(scene: Scene) -> None:
     await scene.die("w-1")
     await scene.tick()
     assert [(d.id, d.lane) for d in await scene.fetch("w-2")] == [
-        ("a", scene.queue.lanes[0]),
-        ("b", scene.queue.lanes[1]),
+        ("a", scene.queue.lanes[RETRY]),
+        ("b", scene.queue.lanes[NORMAL]),
     ]
 
 

@@ -6,7 +6,7 @@ from support.scene import MINUTE_US, TRACE, Scene, verdict
 from shared.broker import calls
 from shared.broker.connection import Connection
 from shared.errors import ErrorKind
-from shared.keys import GROUP, Queue
+from shared.keys import GROUP, NORMAL, Queue
 
 # -- leases and deaths -------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ async def test_a_group_destroyed_by_an_operator_comes_back_with_its_backlog(scen
     """XGROUP DESTROY on a live lane: what is in the stream is delivered again, nothing is skipped."""
     await scene.accept("a", "b")
     await scene.fetch("w-1", want=1)
-    await scene.c.call("XGROUP", "DESTROY", scene.queue.lanes[1], GROUP)
+    await scene.c.call("XGROUP", "DESTROY", scene.queue.lanes[NORMAL], GROUP)
     assert await scene.block("w-2") == []
     delivered = await scene.fetch("w-2")
     assert [(d.id, d.attempt) for d in delivered] == [("a", 2), ("b", 1)]
@@ -305,7 +305,7 @@ async def test_a_lane_that_vanished_takes_nothing_of_the_other_one_along(scene: 
     await scene.fetch("w-1")
     await scene.die("w-1")
     await scene.tick()
-    await scene.c.call("DEL", scene.queue.lanes[1])
+    await scene.c.call("DEL", scene.queue.lanes[NORMAL])
     delivered = await scene.fetch("w-2")
     assert [(d.id, d.attempt) for d in delivered] == [("a", 2), ("b", 2)]
     assert await scene.fetch("w-2") == []

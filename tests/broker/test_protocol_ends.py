@@ -59,7 +59,7 @@ async def test_deadlines_end_in_portions(scene: Scene) -> None:
 async def test_the_verdict_on_a_request_whose_payload_is_gone_goes_too(scene: Scene) -> None:
     """The verdict takes the payload's place and its time to live; once, without a payload, it stayed for ever."""
     await scene.accept("a", "b")
-    await scene.c.call("DEL", scene.queue.payloads + "a", scene.queue.payloads + "b")
+    await scene.c.call("DEL", scene.queue.payload("a"), scene.queue.payload("b"))
     assert await scene.fetch("w-1") == []
     await scene.pass_deadline("a")
     await scene.tick()
@@ -76,7 +76,7 @@ async def test_a_cancelled_request_is_never_delivered(scene: Scene) -> None:
     await scene.accept("a", "b")
     assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["QUEUED"]
     assert await scene.depth() == 1
-    assert await scene.c.call("EXISTS", scene.queue.payloads + "a") == 0
+    assert await scene.c.call("EXISTS", scene.queue.payload("a")) == 0
     assert [d.id for d in await scene.fetch()] == ["b"]
     assert await calls.peek(scene.c, scene.queue, ["a"]) == [("CANCELLED", b"")]
     assert await scene.accept("a") == [("DUP", "CANCELLED")]

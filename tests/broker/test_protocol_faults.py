@@ -64,7 +64,7 @@ async def announced(scene: Scene) -> None:
 
 DEEDS: dict[str, tuple[Act, Act]] = {
     "accept": (nothing, lambda s: s.accept("a", "b", "c")),
-    "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", queue_max=3)),
+    "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", limits=calls.Limits(3))),
     "complete": (running, lambda s: calls.complete(s.c, s.queue, ANSWERS)),
     "cancel queued": (queued, lambda s: calls.cancel(s.c, s.queue, ["a", "nobody"])),
     "cancel running": (running, lambda s: calls.cancel(s.c, s.queue, ["b"], expired=True)),

@@ -17,11 +17,11 @@ from e2e_stack import Process, Reply, Stack
 from shared import clock
 from shared.broker.embedded import EmbeddedRedis
 from shared.events import Evt, Req, Wreq
-from shared.keys import GROUP, Queue
+from shared.keys import GROUP, NORMAL, Queue
 
 LEASE_S = 1.5
 SLOW = Queue("slow", "1")
-LANE = SLOW.lanes[1]
+LANE = SLOW.lanes[NORMAL]
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_while_queued_takes_its_request_with_it(
         async def queued_id() -> str:
             for _, fields in await broker.xrevrange(LANE, count=8):
                 request_id = fields[b"r"].decode()
-                payload = await broker.get(f"{SLOW.payloads}{request_id}")
+                payload = await broker.get(SLOW.payload(request_id))
                 if payload and (999).to_bytes(8, "little") in payload:
                     return request_id
             return ""
@@ -161,10 +161,10 @@ async def test_a_client_that_leaves_while_queued_takes_its_request_with_it(
         await asyncio.gather(leaving, return_exceptions=True)
 
         async def is_over() -> bool:
-            return await broker.hget(f"{SLOW.records}{request_id}", "st") in (b"CANCELLED", None)
+            return await broker.hget(SLOW.record(request_id), "st") in (b"CANCELLED", None)
 
         await e2e_stack.soon(is_over, within_s=2, what="the record has ended")
-        assert not await broker.exists(f"{SLOW.payloads}{request_id}")
+        assert not await broker.exists(SLOW.payload(request_id))
         assert request_id.encode() not in [fields[b"r"] for _, fields in await broker.xrange(LANE)]
         replies = await asyncio.gather(*ahead)
 

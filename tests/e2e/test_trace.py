@@ -11,7 +11,7 @@ import redis.asyncio
 from e2e_stack import Stack
 
 from shared.events import Req, Wreq
-from shared.keys import Queue
+from shared.keys import NORMAL, Queue
 
 INFER = "/v2/models/mlp/infer"
 BODY = e2e_stack.infer_json("x", "FP32", [1, 64], [0.5] * 64)
@@ -21,7 +21,7 @@ async def test_a_clients_trace_id_is_in_the_queue_in_both_logs_and_in_the_respon
     """While the only worker is stopped the queued entry can be read, and has the trace id; then it is answered."""
     trace_id, parent_span_id = secrets.token_hex(16), secrets.token_hex(8)
     headers = {"traceparent": f"00-{trace_id}-{parent_span_id}-01", "tracestate": "vendor=abc"}
-    lane = Queue("mlp", "1").lanes[1]
+    lane = Queue("mlp", "1").lanes[NORMAL]
     worker = stack.main.child("worker")
 
     async with redis.asyncio.from_url(stack.redis_url) as broker, e2e_stack.clients() as session:

@@ -6,7 +6,7 @@ from typing import Any
 from shared.broker.connection import Connection
 from shared.keys import FLEET_LEASES, FLEET_UNLOADED, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
 
-_MAY_STAY = re.compile(r"tailrace:\{[^}]*\}:(q:[01]|dl|hb|stats)")
+_MAY_STAY = re.compile(r"tailrace:\{[^}]*\}:(q:[0-4]|dl|hb|stats|c|vt|pace|run|dlq|hooks)")
 """Keys of a queue that live as long as the queue does; their size is bounded by what is queued and who works."""
 _FLEET = {FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION, FLEET_UNLOADED}
 _ENTRY_ID = re.compile(r"\d{13}-\d+")

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from shared import wire
 from shared.broker import calls
@@ -32,8 +33,11 @@ class Scene:
         await calls.ensure_groups(self.c, self.queue)
         await calls.listen(self.c, self.queue, self.gateway)
 
-    def submission(self, rid: str, *, payload: bytes = b"", budget_us: int = MINUTE_US) -> Submission:
-        return Submission(rid, budget_us, payload or f"payload of {rid}".encode(), TRACE, "vendor=1", 42)
+    def submission(
+        self, rid: str, *, payload: bytes = b"", budget_us: int = MINUTE_US, **more: Any
+    ) -> Submission:
+        """`more`: priority, tenant, weight, tenant_max, job."""
+        return Submission(rid, budget_us, payload or f"payload of {rid}".encode(), TRACE, "vendor=1", 42, **more)
 
     async def accept(
         self,
@@ -41,10 +45,11 @@ class Scene:
         payload: bytes = b"",
         budget_us: int = MINUTE_US,
         gateway: str = "",
-        queue_max: int = 10_000,
+        limits: calls.Limits = calls.Limits(),
+        **more: Any,
     ) -> list[tuple[str, str]]:
-        submissions = [self.submission(rid, payload=payload, budget_us=budget_us) for rid in ids]
-        return await calls.accept(self.c, self.queue, submissions, gateway=gateway or self.gateway, queue_max=queue_max)
+        submissions = [self.submission(rid, payload=payload, budget_us=budget_us, **more) for rid in ids]
+        return await calls.accept(self.c, self.queue, submissions, gateway=gateway or self.gateway, limits=limits)
 
     async def accept_overdue(self, *ids: str) -> None:
         """Requests whose deadline passes before anyone can look."""
@@ -72,7 +77,7 @@ class Scene:
         assert tick is not None, "somebody else leads"
         return tick
 
-    async def beat(self, worker: str, *held: Delivery) -> tuple[bool, list[str]]:
+    async def beat(self, worker: str, *held: Delivery) -> calls.Beat:
         return await calls.beat(self.c, self.queue, worker, [(d.id, d.attempt) for d in held], lease_us=MINUTE_US)
 
     async def die(self, worker: str = "w-1") -> None:
