@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from shared import clock, wire
-from shared.broker import calls
+from shared.broker import fleet
 from shared.broker.connection import BrokerError, Connection
 from shared.errors import ErrorKind, TailraceError
 from shared.eventlog import EventLog
@@ -39,25 +39,25 @@ class Directory:
 
     async def survey(self) -> None:
         """Look once."""
-        fleet = await calls.survey(self._connection, self._version)
-        if fleet is None:
+        found = await fleet.survey(self._connection, self._version)
+        if found is None:
             return
         workers = {}
-        for name, data in fleet.workers.items():
+        for name, data in found.workers.items():
             try:
                 workers[name] = wire.decode_worker(data)
             except wire.WireError:
                 continue  # a newer worker's descriptor: it serves gateways that know it
         await self._adopt(workers)
-        self._unloaded = fleet.unloaded
+        self._unloaded = found.unloaded
         # Nearly every request names no version: what that means is worked out here, once.
         self._default = {name: self._highest(name) for name in self._known if name not in self._unloaded}
-        self._version = fleet.version
+        self._version = found.version
 
     async def offer(self, name: str, *, offered: bool) -> None:
         """Withdraw a model from the clients of all gateways, or offer it again. Raises NOT_FOUND, BrokerError."""
         self.versions(name)
-        await calls.offer(self._connection, name, offered=offered)
+        await fleet.offer(self._connection, name, offered=offered)
         await self.survey()
 
     async def _adopt(self, workers: dict[str, wire.WorkerDescriptor]) -> None:

@@ -11,12 +11,12 @@ from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
 from gateway.directory import Directory
 from gateway.oip_request import parse_infer
+from gateway.refusals import late_error
 from gateway.reply import HttpReply, json_reply
 from gateway.routes import Routes
-from gateway.refusals import late_error
 from gateway.submit import Submitter
 from shared import clock, wire
-from shared.broker import calls
+from shared.broker import requests
 from shared.broker.connection import BrokerError, Connection
 from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.keys import Queue
@@ -211,7 +211,7 @@ class Handlers:
         entries = []
         for model in models:
             try:
-                counters = await calls.counters(self._connection, Queue(model.name, model.version))
+                counters = await requests.counters(self._connection, Queue(model.name, model.version))
             except BrokerError as e:
                 text = f"the statistics are in Redis, which does not answer: {e}; retry after 1 s"
                 raise TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1) from e

@@ -16,7 +16,7 @@ from gateway.replies import Replies
 from gateway.routes import Routes
 from gateway.submit import Submitter
 from shared import clock, humanlog, vitals
-from shared.broker import calls, scripts
+from shared.broker import requests, scripts
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
@@ -65,7 +65,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
         name,
         inflight_max=settings.inflight_max,
         inflight_bytes_max=settings.inflight_bytes_max,
-        limits=calls.Limits(settings.queue_max, settings.queue_bytes_max, settings.tenant_max),
+        limits=requests.Limits(settings.queue_max, settings.queue_bytes_max, settings.tenant_max),
     )
     replies = Replies(connection, reading, submitter)
     directory = Directory(connection, log, replies.add)
@@ -132,7 +132,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
 async def _follow_depths(connection: Connection, directory: Directory, depths: dict[str, int]) -> None:
     while True:
         try:
-            depths.update(await calls.depths(connection, directory.queues()))
+            depths.update(await requests.depths(connection, directory.queues()))
         except BrokerError:
             depths.clear()
         await asyncio.sleep(vitals.SAMPLE_INTERVAL_S)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gateway.submit import Pending, Submitter
 from shared import clock
-from shared.broker import calls
+from shared.broker import requests
 from shared.broker.connection import BrokerError, Connection
 from shared.events import PeerOffset
 from shared.keys import Queue
@@ -30,14 +30,14 @@ class Replies:
 
     async def add(self, queue: Queue) -> None:
         """Open the reply stream of a queue. Raises BrokerError."""
-        await calls.listen(self._connection, queue, self._submitter.gateway)
+        await requests.listen(self._connection, queue, self._submitter.gateway)
         self._streams[queue] = "0"
         # The running read does not know the new stream yet.
         await self._connection.call("CLIENT", "UNBLOCK", self._reading.client_id)
 
     @contextlib.contextmanager
     def following(self, request_id: str) -> Iterator["asyncio.Future[None]"]:
-        """A future that is done once this gateway has been rung for a request (`calls.attach` asks for that)."""
+        """A future that is done once this gateway has been rung for a request (`requests.attach` asks for that)."""
         follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._followers.setdefault(request_id, []).append(follower)
         try:
@@ -54,7 +54,7 @@ class Replies:
         while True:
             for queue in list(self._streams):
                 try:
-                    await calls.listen(self._connection, queue, self._submitter.gateway)
+                    await requests.listen(self._connection, queue, self._submitter.gateway)
                 except BrokerError:
                     break
             await asyncio.sleep(LISTEN_INTERVAL_S)
@@ -66,7 +66,7 @@ class Replies:
                 if not self._streams:
                     await asyncio.sleep(RETRY_S)
                     continue
-                found = await calls.read_replies(
+                found = await requests.read_replies(
                     self._reading, self._streams, self._submitter.gateway, block_ms=BLOCK_MS
                 )
             except BrokerError:
@@ -111,7 +111,7 @@ class Replies:
 
     async def _forget(self, queue: Queue, ids: list[str], read_up_to: str) -> None:
         try:
-            await calls.forget(self._connection, queue, self._submitter.gateway, ids, read_up_to=read_up_to)
+            await requests.forget(self._connection, queue, self._submitter.gateway, ids, read_up_to=read_up_to)
         except BrokerError:
             pass  # the records have a time to live, and the stream is trimmed after the next read
 

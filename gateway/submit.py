@@ -18,7 +18,7 @@ from typing import Any
 from gateway.refusals import late_error, refusal
 from gateway.tenants import ANYONE, Tenant
 from shared import clock, wire
-from shared.broker import calls
+from shared.broker import requests
 from shared.broker.connection import BrokerError, Busy, Connection
 from shared.errors import ErrorKind, TailraceError
 from shared.keys import NORMAL, Queue
@@ -60,7 +60,7 @@ class Pending:
     answer: "asyncio.Future[wire.Reply]"
     tenant: Tenant = ANYONE
     priority: int = NORMAL
-    job: calls.Job | None = None
+    job: requests.Job | None = None
     g3: int = 0
     g4: int = 0
     g5: int = 0
@@ -74,7 +74,13 @@ class Submitter:
     """The requests that this gateway has in flight."""
 
     def __init__(
-        self, connection: Connection, gateway: str, *, inflight_max: int, inflight_bytes_max: int, limits: calls.Limits
+        self,
+        connection: Connection,
+        gateway: str,
+        *,
+        inflight_max: int,
+        inflight_bytes_max: int,
+        limits: requests.Limits,
     ) -> None:
         self.gateway = gateway
         self.pending: dict[str, Pending] = {}
@@ -101,7 +107,7 @@ class Submitter:
         late: ErrorKind = ErrorKind.DEADLINE,
         tenant: Tenant = ANYONE,
         priority: int = NORMAL,
-        job: calls.Job | None = None,
+        job: requests.Job | None = None,
     ) -> Pending:
         """Take a request on; await its `answer`. Raises QUEUE_FULL when this gateway holds too much already.
 
@@ -167,7 +173,7 @@ class Submitter:
 
     async def look_up(self, queue: Queue, ps: list[Pending]) -> None:
         """Ask Redis for the truth about requests, and act on it. Raises BrokerError."""
-        states = await calls.peek(self._connection, queue, [p.id for p in ps])
+        states = await requests.peek(self._connection, queue, [p.id for p in ps])
         now = clock.now_ns()
         answered = []
         for p, (state, answer) in zip(ps, states, strict=True):
@@ -181,7 +187,7 @@ class Submitter:
                 if p.job is None:
                     answered.append(p.id)
         if answered:
-            await calls.forget(self._connection, queue, self.gateway, answered)
+            await requests.forget(self._connection, queue, self.gateway, answered)
 
     def own(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the submitter."""
@@ -260,14 +266,14 @@ class Submitter:
                 p.g3 = p.g3 or now
                 p.submits += 1
             submissions = [
-                calls.Submission(
+                requests.Submission(
                     p.id, max(1, (p.deadline_at_ns - now) // 1000), p.payload, p.traceparent, p.tracestate, p.g3,
                     p.priority, p.tenant.name, p.tenant.weight, p.tenant.live_max, p.job,
                 )
                 for p in ps
             ]
             try:
-                outcomes = await calls.accept(
+                outcomes = await requests.accept(
                     self._connection, queue, submissions, gateway=self.gateway, limits=self._limits
                 )
             except Busy as e:
@@ -299,8 +305,8 @@ class Submitter:
         until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
         while clock.now_ns() < until_ns:
             try:
-                await calls.cancel(self._connection, queue, ids, expired=expired)
-                await calls.forget(self._connection, queue, self.gateway, ids)
+                await requests.cancel(self._connection, queue, ids, expired=expired)
+                await requests.forget(self._connection, queue, self.gateway, ids)
                 return
             except BrokerError:
                 await asyncio.sleep(RETRY_S)

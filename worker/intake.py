@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared import clock, tensors, wire
-from shared.broker.calls import Delivery
+from shared.broker.work import Delivery
 from shared.errors import BadRequest, TailraceError
 from shared.policy.batching import Waiting
 from worker.models.interface import Model, ModelConfig, ModelRequest

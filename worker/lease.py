@@ -3,7 +3,7 @@
 import asyncio
 
 from shared import clock
-from shared.broker import calls
+from shared.broker import fleet, work
 from shared.broker.connection import BrokerError, Connection
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -54,14 +54,14 @@ class Keeper:
             now = clock.now_ns()
             self._log.write(Evt("pass_hung", now - taken_ns, now, {"requests": len(self._loop.held)}))
             raise HungPass(
-                f"a forward pass has not returned for {taken_ns / 1e9:.0f} s (pass_max_s); the worker ends, and each of "
-                f"its requests is run again, alone"
+                f"a forward pass has not returned for {taken_ns / 1e9:.0f} s (pass_max_s); the worker ends, and "
+                f"each of its requests is run again, alone"
             )
-        await calls.announce(self._connection, self._loop.name, self._descriptor, lease_us=self._lease_us)
+        await fleet.announce(self._connection, self._loop.name, self._descriptor, lease_us=self._lease_us)
         await self._loop.flush_counts()
         for queue, served in self._loop.served.items():
             held = [(rid, job.delivery.attempt) for rid, job in served.jobs.items()]
-            beat = await calls.beat(
+            beat = await work.beat(
                 self._connection, queue, self._loop.name, held, lease_us=self._lease_us, pace_us=served.pace_us
             )
             if beat.ended:
@@ -76,8 +76,8 @@ class Keeper:
         """Leave the directory and the queues in good order."""
         try:
             await self._loop.flush_counts()
-            await calls.announce(self._connection, self._loop.name, b"", lease_us=0)
+            await fleet.announce(self._connection, self._loop.name, b"", lease_us=0)
             for queue in self._loop.served:
-                await calls.leave(self._connection, queue, self._loop.name)
+                await work.leave(self._connection, queue, self._loop.name)
         except BrokerError:
             pass  # the lease will run out

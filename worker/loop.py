@@ -2,7 +2,7 @@
 
 Theory of operation. One event loop does everything but the models, which run in the device's threads. `_pull` keeps
 up to one batch of decoded requests ahead of the device (`policy.prefetch`). While the device computes it takes only
-what nobody else wants: it listens for new entries without taking them (`calls.ring`), so an idle worker, which blocks
+what nobody else wants: it listens for new entries without taking them (`work.ring`), so an idle worker, which blocks
 in a taking read, always goes first. When the device is idle it blocks in a taking read itself. `_step` is called after
 every change (requests came, a batch ended, a timer fired): it asks `policy.batching.decide` and starts what it says.
 A finished batch first frees the device for the next one and then is published; its answers and the next fetch leave
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shared import clock
-from shared.broker import calls
+from shared.broker import work
 from shared.broker.connection import BrokerError, Connection
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -134,7 +134,7 @@ class WorkerLoop:
                 continue
             try:
                 held = [(job.delivery.id, job.delivery.attempt) for job in waiting]
-                released = await calls.release(self._connection, served.queue, self.name, held)
+                released = await work.release(self._connection, served.queue, self.name, held)
             except BrokerError:
                 continue  # then they are finished here
             now = clock.now_ns()
@@ -189,7 +189,7 @@ class WorkerLoop:
         w0 = clock.now_ns()
         wants = [s.want() for s in asked]
         fetches = [
-            calls.fetch(self._connection, s.queue, self.name, want=want, lease_us=self._lease_us)
+            work.fetch(self._connection, s.queue, self.name, want=want, lease_us=self._lease_us)
             for s, want in zip(asked, wants, strict=True)
         ]
         for served, want, deliveries in zip(asked, wants, await _all(fetches), strict=True):
@@ -202,9 +202,7 @@ class WorkerLoop:
             await self._wake.wait()
             return
         w0 = clock.now_ns()
-        deliveries = await calls.fetch(
-            self._connection, queue, self.name, want=1, lease_us=self._lease_us, alone=True
-        )
+        deliveries = await work.fetch(self._connection, queue, self.name, want=1, lease_us=self._lease_us, alone=True)
         if not deliveries:
             self._suspects.discard(queue)
         self._take(self.served[queue], deliveries, w0)
@@ -218,7 +216,7 @@ class WorkerLoop:
 
     async def _ring(self, *, listen: bool) -> None:
         try:
-            ended, _ = await calls.ring(
+            ended, _ = await work.ring(
                 self._bell, list(self.served), self.name, block_ms=RING_MS, listen=listen, controls=self._controls
             )
             self.drop(ended)
@@ -230,14 +228,14 @@ class WorkerLoop:
     async def _wait_idle(self) -> None:
         """Block in a taking read; then fill up around what came."""
         w0 = clock.now_ns()
-        entries = await calls.wait_for_entries(self._blocking, list(self.served), self.name, block_ms=BLOCK_MS)
+        entries = await work.wait_for_entries(self._blocking, list(self.served), self.name, block_ms=BLOCK_MS)
         for queue, given in entries.items():
             await self._fetch_given(self.served[queue], given, w0)
 
-    async def _fetch_given(self, served: Served, given: Sequence[calls.Entry], w0: int) -> None:
+    async def _fetch_given(self, served: Served, given: Sequence[work.Entry], w0: int) -> None:
         asked_ns = clock.now_ns()
         want = max(len(given), served.want())
-        deliveries = await calls.fetch(
+        deliveries = await work.fetch(
             self._connection,
             served.queue,
             self.name,
@@ -255,13 +253,13 @@ class WorkerLoop:
         """Take what Redis delivered to us but we never saw."""
         for served in self.served.values():
             w0 = clock.now_ns()
-            entries = await calls.own_entries(self._connection, served.queue, self.name)
+            entries = await work.own_entries(self._connection, served.queue, self.name)
             news = [e for e in entries if e.request_id not in self.held]
             if news:
                 self._log.write(Evt("adopt", w0, clock.now_ns(), {"queue": str(served.queue), "entries": len(news)}))
                 await self._fetch_given(served, news, w0)
 
-    def _take(self, served: Served, deliveries: Sequence[calls.Delivery], w0: int) -> None:
+    def _take(self, served: Served, deliveries: Sequence[work.Delivery], w0: int) -> None:
         if not deliveries:
             return
         w1 = clock.now_ns()
@@ -338,7 +336,7 @@ class WorkerLoop:
         self._slots_used += 1
         self._started_ns[run.batch_id] = sealed_ns
         served.running[run.batch_id] = [job.delivery.id for job in jobs]
-        calls.note_running(self._connection, served.queue, self.name, itertools.chain(*served.running.values()))
+        work.note_running(self._connection, served.queue, self.name, itertools.chain(*served.running.values()))
         future = asyncio.get_running_loop().run_in_executor(
             self._executor,
             self._device.execute,
@@ -404,7 +402,7 @@ class WorkerLoop:
             self._broken.set_exception(error)
 
 
-async def _all(fetches: Sequence[Coroutine[Any, Any, list[calls.Delivery]]]) -> list[list[calls.Delivery]]:
+async def _all(fetches: Sequence[Coroutine[Any, Any, list[work.Delivery]]]) -> list[list[work.Delivery]]:
     """Run the calls together, so that they leave in one write."""
     if len(fetches) == 1:
         return [await fetches[0]]

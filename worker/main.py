@@ -10,7 +10,7 @@ from pathlib import Path
 import uvloop
 
 from shared import clock, humanlog, vitals, wire
-from shared.broker import calls, scripts
+from shared.broker import scripts, work
 from shared.broker.connection import Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
@@ -135,9 +135,7 @@ async def _serve(
         log=log,
         lease_us=lease_us,
     )
-    keeper = Keeper(
-        loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s
-    )
+    keeper = Keeper(loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s)
     watch = vitals.LoopWatch(log)
     sampler = vitals.Sampler(log, watch, lambda: {"inflight": len(loop.held)})
     told_to_stop = asyncio.Event()
@@ -151,7 +149,7 @@ async def _serve(
         beside: list[asyncio.Task[None]] = []
         if not told_to_stop.is_set():
             for queue in queues:
-                await calls.ensure_groups(connection, queue)
+                await work.ensure_groups(connection, queue)
             human.info("serving", worker=name, device=device.name, models=",".join(str(q) for q in queues))
             beside = [
                 asyncio.create_task(keeper.run(), name="beat"),

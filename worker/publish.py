@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared import clock, humanlog, wire
-from shared.broker import calls
+from shared.broker import work
 from shared.broker.connection import BrokerError, Connection
 from shared.eventlog import EventLog
 from shared.events import Batch, Evt, Wreq
@@ -55,7 +55,7 @@ class Publisher:
         assert done is not None
         sent_ns = clock.now_ns()
         answers = [
-            calls.Answer(
+            work.Answer(
                 id=job.delivery.id,
                 attempt=job.delivery.attempt,
                 failed=result.failed,
@@ -106,7 +106,7 @@ class Publisher:
         counts, self._counts = self._counts, {}
         for queue, increments in counts.items():
             try:
-                await calls.count(self._connection, queue, increments, at_ms=clock.wall_us() // 1000)
+                await work.count(self._connection, queue, increments, at_ms=clock.wall_us() // 1000)
             except BrokerError:
                 pass  # statistics are not worth a second try that might count twice
 
@@ -121,7 +121,7 @@ class Publisher:
                 job.w0, job.w1, job.w2, now, now, now, now, now, now, self._worker, self._clock_id,
                 job.delivery.attempt, job.delivery.lost_us, "", 0, 0, "", 0, 0,
             )  # fmt: skip
-            answers.append(calls.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
+            answers.append(work.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
         statuses = await self._hand_in(queue, answers, jobs)
         await self._count(queue, {"fail_count": statuses.count("OK")})
         for job, status in zip(jobs, statuses, strict=True):
@@ -129,11 +129,11 @@ class Publisher:
             error = (job.error.kind.code, job.error.message)
             self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, stamps=(now,) * 7, error=error))
 
-    async def _hand_in(self, queue: Queue, answers: list[calls.Answer], jobs: Sequence[Job]) -> list[str]:
+    async def _hand_in(self, queue: Queue, answers: list[work.Answer], jobs: Sequence[Job]) -> list[str]:
         until_ns = max(job.waiting.deadline_at_ns for job in jobs)
         while True:
             try:
-                return await calls.complete(self._connection, queue, answers)
+                return await work.complete(self._connection, queue, answers)
             except BrokerError as e:
                 # Safe to repeat: the script answers OKDUP for what it has. Pointless once nobody waits any more.
                 if clock.now_ns() >= until_ns:

@@ -13,7 +13,7 @@ from support.scene import config, frozen, lost
 from support.waiting import eventually, soon
 
 from shared import clock
-from shared.broker import calls, connection, scripts
+from shared.broker import connection, requests, scripts, work
 from shared.broker.connection import Busy, Connection, NotConnected, OutcomeUnknown, ReplyError
 from shared.broker.embedded import EmbeddedRedis
 from shared.keys import Queue
@@ -101,7 +101,7 @@ def test_replies_stay_matched_on_uvloop_too(oldest_server: EmbeddedRedis) -> Non
 
 async def test_a_cancelled_waiter_of_a_script_leaves_the_connection_intact(connection: Connection) -> None:
     """The command of a cancelled task may be executed all the same; the next one gets its own reply."""
-    waiter = asyncio.create_task(calls.peek(connection, Queue("m", "1"), ["a", "b"]))
+    waiter = asyncio.create_task(requests.peek(connection, Queue("m", "1"), ["a", "b"]))
     await asyncio.sleep(0)
     waiter.cancel()
     assert await connection.call("ECHO", "mine") == b"mine"
@@ -221,7 +221,7 @@ async def test_commands_are_refused_when_too_many_are_unanswered(
     through: Connection, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue of unanswered commands is bounded, and a refused command is certainly not executed."""
-    monkeypatch.setattr(connection, "UNANSWERED_MAX", 100)
+    monkeypatch.setattr(pipe, "UNANSWERED_MAX", 100)
     proxy.set(Fault.DROP_REPLIES)
     within = [through.call("INCR", "within") for _ in range(100)]
     assert isinstance(await lost(through.call("INCR", "beyond")), Busy)
@@ -298,7 +298,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(
 async def test_scripts_come_back_after_redis_forgot_them(connection: Connection) -> None:
     """SCRIPT FLUSH, a restart or a failover costs one more round trip, never an error."""
     await connection.call("SCRIPT", "FLUSH")
-    assert await calls.peek(connection, Queue("m", "1"), ["a"]) == [("GONE", b"")]
+    assert await requests.peek(connection, Queue("m", "1"), ["a"]) == [("GONE", b"")]
     assert await connection.call("SCRIPT", "EXISTS", scripts.sha("peek")) == [1]
 
 
@@ -318,7 +318,7 @@ async def test_a_script_error_that_is_not_about_loading_is_raised(connection: Co
     queue = Queue("m", "1")
     await connection.call("SET", queue.leases, "not a sorted set", "PX", 60_000)
     with pytest.raises(ReplyError, match="WRONGTYPE"):
-        await calls.beat(connection, queue, "w-1", [], lease_us=1)
+        await work.beat(connection, queue, "w-1", [], lease_us=1)
 
 
 # -- urls --------------------------------------------------------------------------------------------------------------

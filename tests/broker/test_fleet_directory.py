@@ -2,21 +2,21 @@
 
 from support.scene import MINUTE_US
 
-from shared.broker import calls
-from shared.broker.calls import Fleet
+from shared.broker import fleet
 from shared.broker.connection import Connection
+from shared.broker.fleet import Fleet
 from shared.keys import FLEET_LEASES
 
 
 async def look(c: Connection, known: str = "") -> Fleet:
     """A survey that must find news."""
-    fleet = await calls.survey(c, known)
-    assert fleet is not None
-    return fleet
+    found = await fleet.survey(c, known)
+    assert found is not None
+    return found
 
 
 async def announce(c: Connection, worker: str, descriptor: bytes = b"descriptor") -> None:
-    await calls.announce(c, worker, descriptor, lease_us=MINUTE_US)
+    await fleet.announce(c, worker, descriptor, lease_us=MINUTE_US)
 
 
 async def test_an_announced_worker_is_found(connection: Connection) -> None:
@@ -28,8 +28,8 @@ async def test_an_announced_worker_is_found(connection: Connection) -> None:
 
 async def test_an_empty_fleet_is_a_fleet(connection: Connection) -> None:
     """Before the first worker there is an answer too."""
-    fleet = await look(connection)
-    assert (fleet.workers, fleet.unloaded) == ({}, frozenset())
+    found = await look(connection)
+    assert (found.workers, found.unloaded) == ({}, frozenset())
 
 
 async def test_a_gateway_that_knows_is_told_only_that_nothing_moved(connection: Connection) -> None:
@@ -37,15 +37,15 @@ async def test_a_gateway_that_knows_is_told_only_that_nothing_moved(connection: 
     await announce(connection, "w-1")
     version = (await look(connection)).version
     await announce(connection, "w-1")
-    assert await calls.survey(connection, version) is None
+    assert await fleet.survey(connection, version) is None
     for change in (
         announce(connection, "w-1", b"another model"),
         announce(connection, "w-2"),
-        calls.announce(connection, "w-2", b"", lease_us=0),
+        fleet.announce(connection, "w-2", b"", lease_us=0),
     ):
         await change
         version = (await look(connection, version)).version
-    assert await calls.survey(connection, version) is None
+    assert await fleet.survey(connection, version) is None
 
 
 async def test_a_worker_whose_lease_ran_out_is_gone(connection: Connection) -> None:
@@ -54,21 +54,21 @@ async def test_a_worker_whose_lease_ran_out_is_gone(connection: Connection) -> N
     await announce(connection, "alive")
     version = (await look(connection)).version
     await connection.call("ZADD", FLEET_LEASES, 1, "dead")
-    fleet = await look(connection, version)
-    assert list(fleet.workers) == ["alive"]
-    assert await calls.survey(connection, fleet.version) is None
+    found = await look(connection, version)
+    assert list(found.workers) == ["alive"]
+    assert await fleet.survey(connection, found.version) is None
     await announce(connection, "dead")
-    assert set((await look(connection, fleet.version)).workers) == {"dead", "alive"}
+    assert set((await look(connection, found.version)).workers) == {"dead", "alive"}
 
 
 async def test_a_worker_that_leaves_is_gone_at_once(connection: Connection) -> None:
     """Nothing of it remains; leaving without having come changes nothing."""
     await announce(connection, "w-1")
-    await calls.announce(connection, "w-1", b"", lease_us=0)
-    fleet = await look(connection)
-    assert fleet.workers == {}
-    await calls.announce(connection, "stranger", b"", lease_us=0)
-    assert await calls.survey(connection, fleet.version) is None
+    await fleet.announce(connection, "w-1", b"", lease_us=0)
+    found = await look(connection)
+    assert found.workers == {}
+    await fleet.announce(connection, "stranger", b"", lease_us=0)
+    assert await fleet.survey(connection, found.version) is None
     assert await connection.call("ZCARD", FLEET_LEASES) == 0
 
 
@@ -76,17 +76,17 @@ async def test_an_operator_withdraws_a_model_and_offers_it_again(connection: Con
     """Every gateway hears of it; saying it twice is no news."""
     await announce(connection, "w-1")
     before = await look(connection)
-    await calls.offer(connection, "bert", offered=False)
+    await fleet.offer(connection, "bert", offered=False)
     withdrawn = await look(connection, before.version)
     assert withdrawn.unloaded == {"bert"}
     assert withdrawn.workers == before.workers
-    await calls.offer(connection, "bert", offered=False)
-    assert await calls.survey(connection, withdrawn.version) is None
-    await calls.offer(connection, "bert", offered=True)
+    await fleet.offer(connection, "bert", offered=False)
+    assert await fleet.survey(connection, withdrawn.version) is None
+    await fleet.offer(connection, "bert", offered=True)
     offered = await look(connection, withdrawn.version)
     assert offered.unloaded == frozenset()
-    await calls.offer(connection, "never-withdrawn", offered=True)
-    assert await calls.survey(connection, offered.version) is None
+    await fleet.offer(connection, "never-withdrawn", offered=True)
+    assert await fleet.survey(connection, offered.version) is None
 
 
 async def test_a_wiped_redis_is_news(connection: Connection) -> None:

@@ -13,10 +13,10 @@ from support.audit import leftovers, pending_of, snapshot
 from support.scene import Scene
 from support.waiting import soon
 
-from shared.broker import calls, scripts
-from shared.broker.calls import Answer, Delivery, Entry
+from shared.broker import housekeeping, requests, scripts, work
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
+from shared.broker.work import Answer, Delivery, Entry
 from shared.lifecycle import MOVES, State, is_terminal
 
 NAMES = ("w-1", "w-2", "w-3")
@@ -101,7 +101,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def hand_on(self, rid: str) -> None:
         e = self.known[rid]
-        if e.attempt >= calls.MAX_ATTEMPTS:
+        if e.attempt >= housekeeping.MAX_ATTEMPTS:
             e.rung += 1
             self.move(rid, State.DEAD)
             return
@@ -172,7 +172,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(target=held, worker=WORKERS)
     def adopt(self, worker: str) -> Any:
         """The worker has lost a reply, and takes all that Redis holds for it."""
-        own = self.do(calls.own_entries(self.scene.c, self.scene.queue, worker))
+        own = self.do(work.own_entries(self.scene.c, self.scene.queue, worker))
         assert sorted(e.request_id for e in own) == sorted(r for r, e in self.known.items() if e.holder == worker)
         attempts = [(e.request_id, self.start(e.request_id, worker)) for e in own]
         delivered = self.do(self.scene.start(own, worker))
@@ -196,7 +196,7 @@ class Lifecycle(RuleBasedStateMachine):
             e.rung += 1
             self.move(held.id, status)
         answers = [Answer(held.id, held.attempt, failed, b"=answer")]
-        self.again = lambda: calls.complete(self.scene.c, self.scene.queue, answers)
+        self.again = lambda: work.complete(self.scene.c, self.scene.queue, answers)
         assert self.do(self.again()) == [expected]
 
     @rule(rid=requests, expired=st.booleans())
@@ -205,7 +205,7 @@ class Lifecycle(RuleBasedStateMachine):
         expected = e.state if e else "GONE"
         if e and e.live:
             self.move(rid, State.EXPIRED if expired else State.CANCELLED)
-        self.again = lambda: calls.cancel(self.scene.c, self.scene.queue, [rid], expired=expired)
+        self.again = lambda: requests.cancel(self.scene.c, self.scene.queue, [rid], expired=expired)
         assert self.do(self.again()) == [expected]
 
     @rule(rid=requests)
@@ -228,7 +228,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def leave(self, worker: str) -> None:
         held = any(e.holder == worker for e in self.known.values())
-        assert bool(self.do(calls.leave(self.scene.c, self.scene.queue, worker))) == held
+        assert bool(self.do(work.leave(self.scene.c, self.scene.queue, worker))) == held
         if held:
             self.bury(worker)
 
@@ -257,7 +257,7 @@ class Lifecycle(RuleBasedStateMachine):
         """Its gateway knows how it ended."""
         if rid in self.known and not self.known[rid].live:
             del self.known[rid]
-            self.do(calls.forget(self.scene.c, self.scene.queue, self.scene.gateway, [rid]))
+            self.do(requests.forget(self.scene.c, self.scene.queue, self.scene.gateway, [rid]))
             self.again = None
 
     @rule(times=st.integers(1, 2))

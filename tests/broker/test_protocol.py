@@ -9,7 +9,7 @@ from support.scene import MINUTE_US, TRACE, Scene, blocked, config
 from support.waiting import eventually, soon
 
 from shared import wire
-from shared.broker import calls
+from shared.broker import fleet, requests, work
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
 from shared.keys import NORMAL, RETRY, Queue
@@ -27,7 +27,7 @@ async def test_a_request_is_accepted_once(scene: Scene) -> None:
     assert await scene.accept("a") == [("DUP", "RUNNING")]
     await scene.complete(delivery, answer=b"=done")
     assert await scene.accept("a") == [("DUP", "DONE")]
-    assert await calls.peek(scene.c, scene.queue, ["a"]) == [("DONE", b"=done")]
+    assert await requests.peek(scene.c, scene.queue, ["a"]) == [("DONE", b"=done")]
     assert await leftovers(scene.c, scene.queue) == []
 
 
@@ -41,7 +41,7 @@ async def test_a_request_named_twice_in_one_call_is_accepted_once(scene: Scene) 
 async def test_a_full_queue_refuses_and_leaves_nothing_behind(scene: Scene) -> None:
     """FULL tells how many there are; those within the limit are taken, those beyond leave no key."""
     await scene.accept("a")
-    outcomes = await scene.accept("b", "c", "a", limits=calls.Limits(2))
+    outcomes = await scene.accept("b", "c", "a", limits=requests.Limits(2))
     assert [outcomes[0][0], *outcomes[1:]] == ["OK", ("FULL", "2"), ("DUP", "QUEUED")]
     assert await scene.depth() == 2
     assert await scene.states("b", "c") == ["QUEUED", "GONE"]
@@ -52,9 +52,9 @@ async def test_running_requests_count_as_queued_ones_do(scene: Scene) -> None:
     """Work that a worker holds is work that is not done: the limit is on both together."""
     await scene.accept("a", "b")
     delivered = await scene.fetch()
-    assert await scene.accept("c", limits=calls.Limits(2)) == [("FULL", "2")]
+    assert await scene.accept("c", limits=requests.Limits(2)) == [("FULL", "2")]
     await scene.complete(*delivered)
-    assert (await scene.accept("c", limits=calls.Limits(2)))[0][0] == "OK"
+    assert (await scene.accept("c", limits=requests.Limits(2)))[0][0] == "OK"
 
 
 async def test_a_full_redis_refuses_only_new_work(scene: Scene) -> None:
@@ -73,11 +73,11 @@ async def test_a_full_redis_refuses_only_new_work(scene: Scene) -> None:
         tick = await scene.tick()
         assert (tick.requeued, tick.overdue) == (1, 1)
         assert [d.id for d in await scene.fetch("w-3", want=2)] == ["b", "c"]
-        assert await calls.cancel(c, queue, ["d"]) == ["QUEUED"]
-        await calls.listen(c, queue, "gw-2")
-        await calls.announce(c, "w-3", b"{}", lease_us=MINUTE_US)
-        assert await calls.survey(c, "") is not None
-        assert await calls.leave(c, queue, "w-1") == 0
+        assert await requests.cancel(c, queue, ["d"]) == ["QUEUED"]
+        await requests.listen(c, queue, "gw-2")
+        await fleet.announce(c, "w-3", b"{}", lease_us=MINUTE_US)
+        assert await fleet.survey(c, "") is not None
+        assert await work.leave(c, queue, "w-1") == 0
         assert await scene.rung() == ["a", "late"]
     assert await scene.state("new") == "GONE"
     assert (await scene.accept("new"))[0][0] == "OK"
@@ -193,7 +193,7 @@ async def test_a_fetch_stops_when_it_has_enough_bytes(scene: Scene) -> None:
     """A worker that wants many small requests is not buried under many large ones; the rest stays for others."""
     ids = [f"r-{i}" for i in range(40)]
     await scene.accept(*ids, payload=b"x" * 1000)
-    first = await calls.fetch(scene.c, scene.queue, "w-1", want=40, lease_us=MINUTE_US, bytes_max=2500)
+    first = await work.fetch(scene.c, scene.queue, "w-1", want=40, lease_us=MINUTE_US, bytes_max=2500)
     assert 3 <= len(first) < 40
     assert len(await pending_of(scene.c, scene.queue, "w-1")) == len(first)
     rest = await scene.fetch("w-2", want=40)
@@ -203,7 +203,7 @@ async def test_a_fetch_stops_when_it_has_enough_bytes(scene: Scene) -> None:
 async def test_a_request_larger_than_the_budget_is_delivered_alone(scene: Scene) -> None:
     """The budget must not make a large request wait for ever."""
     await scene.accept("large", payload=b"x" * 10_000)
-    (delivery,) = await calls.fetch(scene.c, scene.queue, "w-1", want=4, lease_us=MINUTE_US, bytes_max=100)
+    (delivery,) = await work.fetch(scene.c, scene.queue, "w-1", want=4, lease_us=MINUTE_US, bytes_max=100)
     assert delivery.id == "large"
 
 
@@ -236,9 +236,9 @@ async def test_a_given_entry_that_has_ended_meanwhile_is_dropped(scene: Scene, e
     elif end == "answered by a zombie":
         await scene.complete(*zombies)
     else:
-        await calls.cancel(scene.c, scene.queue, ["a"])
+        await requests.cancel(scene.c, scene.queue, ["a"])
     if end == "forgotten":
-        await calls.forget(scene.c, scene.queue, scene.gateway, ["a"])
+        await requests.forget(scene.c, scene.queue, scene.gateway, ["a"])
     assert [d.id for d in await scene.start(given)] == ["b"]
     assert len(await pending_of(scene.c, scene.queue, "w-1")) == 1
 
@@ -246,7 +246,7 @@ async def test_a_given_entry_that_has_ended_meanwhile_is_dropped(scene: Scene, e
 async def test_an_entry_without_a_record_is_dropped_when_met(scene: Scene) -> None:
     """The record is the truth: an entry that an operator or a failover left alone wakes a reader, and no more."""
     await scene.accept("a", "b")
-    await calls.forget(scene.c, scene.queue, scene.gateway, ["a"])
+    await requests.forget(scene.c, scene.queue, scene.gateway, ["a"])
     (delivery,) = await scene.fetch()
     assert delivery.id == "b"
     await scene.complete(delivery)
@@ -264,7 +264,7 @@ async def test_an_idle_worker_is_woken_by_a_request_of_any_of_its_queues(
     async with Connection(redis_server.url, "blocking") as blocking:
         await soon(blocking.wait_connected())
         reading = asyncio.create_task(
-            calls.wait_for_entries(blocking, [scene.queue, other.queue], "w-1", block_ms=20_000)
+            work.wait_for_entries(blocking, [scene.queue, other.queue], "w-1", block_ms=20_000)
         )
         await eventually(lambda: blocked(scene.c), "the worker blocks")
         await other.accept("a")
@@ -276,7 +276,7 @@ async def test_a_busy_worker_hears_the_bell_and_takes_nothing(scene: Scene, redi
     """Who has work already only listens, so that an idle worker goes first."""
     async with Connection(redis_server.url, "bell") as bell:
         await soon(bell.wait_connected())
-        ringing = asyncio.create_task(calls.ring(bell, [scene.queue], block_ms=20_000))
+        ringing = asyncio.create_task(work.ring(bell, [scene.queue], block_ms=20_000))
         await eventually(lambda: blocked(scene.c), "the worker listens")
         await scene.accept("a")
         await soon(ringing)
@@ -287,7 +287,7 @@ async def test_a_blocked_reader_can_be_let_go(scene: Scene, redis_server: Embedd
     """A worker that stops does not wait for its own blocking read, and no entry is lost to it."""
     async with Connection(redis_server.url, "blocking") as blocking:
         await soon(blocking.wait_connected())
-        reading = asyncio.create_task(calls.wait_for_entries(blocking, [scene.queue], "w-1", block_ms=20_000))
+        reading = asyncio.create_task(work.wait_for_entries(blocking, [scene.queue], "w-1", block_ms=20_000))
         await eventually(lambda: blocked(scene.c), "the worker blocks")
         await scene.c.call("CLIENT", "UNBLOCK", blocking.client_id)
         assert await soon(reading) == {}
@@ -298,4 +298,4 @@ async def test_a_blocked_reader_can_be_let_go(scene: Scene, redis_server: Embedd
 async def test_a_read_with_nothing_to_read_ends_in_time(scene: Scene) -> None:
     """Blocking is bounded."""
     assert await scene.block() == []
-    await calls.ring(scene.c, [scene.queue], block_ms=1)
+    await work.ring(scene.c, [scene.queue], block_ms=1)

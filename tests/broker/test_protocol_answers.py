@@ -3,8 +3,8 @@
 from support.audit import leftovers
 from support.scene import Scene
 
-from shared.broker import calls, scripts
-from shared.broker.calls import Answer
+from shared.broker import requests, scripts, work
+from shared.broker.work import Answer
 from shared.keys import Queue
 
 # -- complete ----------------------------------------------------------------------------------------------------------
@@ -19,8 +19,8 @@ async def test_an_answer_counts_once(scene: Scene) -> None:
     assert await scene.complete(a, failed=True, answer=b"=other") == ["STALE"]
     of_another_attempt = Answer("a", a.attempt + 1, False, b"=other")
     unknown = Answer("nobody", 1, False, b"=other")
-    assert await calls.complete(scene.c, scene.queue, [of_another_attempt, unknown]) == ["STALE", "GONE"]
-    assert await calls.peek(scene.c, scene.queue, ["a", "nobody"]) == [("DONE", b"=first"), ("GONE", b"")]
+    assert await work.complete(scene.c, scene.queue, [of_another_attempt, unknown]) == ["STALE", "GONE"]
+    assert await requests.peek(scene.c, scene.queue, ["a", "nobody"]) == [("DONE", b"=first"), ("GONE", b"")]
     assert await scene.replies() == [[("a", b"=first")]]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -29,7 +29,7 @@ async def test_a_failure_is_an_answer_too(scene: Scene) -> None:
     """FAILED ends a request as DONE does."""
     await scene.accept("a")
     assert await scene.complete(*await scene.fetch(), failed=True, answer=b"=error") == ["OK"]
-    assert await calls.peek(scene.c, scene.queue, ["a"]) == [("FAILED", b"=error")]
+    assert await requests.peek(scene.c, scene.queue, ["a"]) == [("FAILED", b"=error")]
     assert await scene.replies() == [[("a", b"=error")]]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -43,12 +43,12 @@ async def test_done_and_failed_are_kept_equally_long(scene: Scene) -> None:
     for prefix in (scene.queue.records, scene.queue.payloads):
         left = [await scene.c.call("PTTL", prefix + rid) for rid in ("good", "bad")]
         assert abs(left[0] - left[1]) < 10_000
-        assert min(left) > calls.RECORD_TTL_MS
+        assert min(left) > requests.RECORD_TTL_MS
 
 
 async def test_a_batch_rings_its_gateway_once(scene: Scene) -> None:
     """All answers of a pass travel in one entry of the reply stream, one for each gateway."""
-    await calls.listen(scene.c, scene.queue, "gw-2")
+    await requests.listen(scene.c, scene.queue, "gw-2")
     await scene.accept("a", "b")
     await scene.accept("c", gateway="gw-2")
     await scene.complete(*await scene.fetch())
@@ -58,13 +58,13 @@ async def test_a_batch_rings_its_gateway_once(scene: Scene) -> None:
 
 async def test_a_long_answer_stays_in_the_record(scene: Scene) -> None:
     """The reply stream carries short answers; of a long one it says that it is there."""
-    long = b"=" + b"x" * calls.INLINE_BYTES_MAX
+    long = b"=" + b"x" * work.INLINE_BYTES_MAX
     await scene.accept("long", "short")
     first, second = await scene.fetch()
     answers = [Answer(first.id, 1, False, long), Answer(second.id, 1, False, long[:-1])]
-    await calls.complete(scene.c, scene.queue, answers)
+    await work.complete(scene.c, scene.queue, answers)
     assert await scene.replies() == [[("long", b""), ("short", long[:-1])]]
-    assert await calls.peek(scene.c, scene.queue, ["long"]) == [("DONE", long)]
+    assert await requests.peek(scene.c, scene.queue, ["long"]) == [("DONE", long)]
 
 
 async def test_the_length_of_the_queue_is_exact(scene: Scene) -> None:
@@ -77,7 +77,7 @@ async def test_the_length_of_the_queue_is_exact(scene: Scene) -> None:
     depths.append(await scene.depth())
     await scene.complete(delivered[0])
     depths.append(await scene.depth())
-    await calls.cancel(scene.c, scene.queue, ["c"])
+    await requests.cancel(scene.c, scene.queue, ["c"])
     depths.append(await scene.depth())
     await scene.complete(delivered[1])
     depths.append(await scene.depth())
@@ -114,7 +114,7 @@ async def test_a_gateway_reads_on_where_it_stopped(scene: Scene) -> None:
     seen: dict[Queue, str] = {scene.queue: "0", other.queue: "0"}
 
     async def read() -> list[tuple[Queue, str]]:
-        found = await calls.read_replies(scene.c, seen, scene.gateway, block_ms=1)
+        found = await requests.read_replies(scene.c, seen, scene.gateway, block_ms=1)
         seen.update((queue, entry_id) for queue, entry_id, _ in found)
         return [(queue, rid) for queue, _, answers in found for rid, _ in answers if rid != "hello"]
 
@@ -131,17 +131,17 @@ async def test_a_gateway_reads_on_where_it_stopped(scene: Scene) -> None:
 
 async def test_a_reply_stream_lives_as_long_as_its_gateway(scene: Scene) -> None:
     """It is created once, renewed by each listening, and goes by itself when the gateway does."""
-    assert await calls.listen(scene.c, scene.queue, "gw-2")
-    assert not await calls.listen(scene.c, scene.queue, "gw-2")
-    assert 0 < await scene.c.call("PTTL", scene.queue.replies("gw-2")) <= calls.REPLY_STREAM_TTL_MS
+    assert await requests.listen(scene.c, scene.queue, "gw-2")
+    assert not await requests.listen(scene.c, scene.queue, "gw-2")
+    assert 0 < await scene.c.call("PTTL", scene.queue.replies("gw-2")) <= requests.REPLY_STREAM_TTL_MS
 
 
 async def test_what_is_known_to_have_ended_is_forgotten(scene: Scene) -> None:
     """A gateway that has the answer deletes record, answer and reply: nothing grows with the number of requests."""
     await scene.accept("a", "b")
     await scene.complete(*await scene.fetch())
-    found = await calls.read_replies(scene.c, {scene.queue: "0"}, scene.gateway, block_ms=1)
-    await calls.forget(scene.c, scene.queue, scene.gateway, ["a", "b"], read_up_to=found[-1][1])
+    found = await requests.read_replies(scene.c, {scene.queue: "0"}, scene.gateway, block_ms=1)
+    await requests.forget(scene.c, scene.queue, scene.gateway, ["a", "b"], read_up_to=found[-1][1])
     assert await scene.states("a", "b") == ["GONE", "GONE"]
     assert await scene.c.call("XLEN", scene.queue.replies(scene.gateway)) <= 1
     assert not [k for k in await scene.c.call("KEYS", "*") if k.endswith((b":a", b":b"))]
@@ -154,9 +154,9 @@ async def test_peek_tells_the_state_of_each_and_the_answer_of_the_ended(scene: S
     for_id = {d.id: d for d in await scene.fetch()}
     await scene.complete(for_id["done"], answer=b"=1")
     await scene.complete(for_id["failed"], failed=True, answer=b"=2")
-    await calls.cancel(scene.c, scene.queue, ["cancelled"])
+    await requests.cancel(scene.c, scene.queue, ["cancelled"])
     await scene.accept("new")
-    assert await calls.peek(scene.c, scene.queue, ["queued", "done", "failed", "cancelled", "new", "nobody"]) == [
+    assert await requests.peek(scene.c, scene.queue, ["queued", "done", "failed", "cancelled", "new", "nobody"]) == [
         ("RUNNING", b""),
         ("DONE", b"=1"),
         ("FAILED", b"=2"),
@@ -168,9 +168,9 @@ async def test_peek_tells_the_state_of_each_and_the_answer_of_the_ended(scene: S
 
 async def test_counters_add_up(scene: Scene) -> None:
     """The cumulative statistics of a queue are sums over all workers."""
-    await calls.count(scene.c, scene.queue, {"requests": 2, "rows": 5}, at_ms=1)
-    await calls.count(scene.c, scene.queue, {"requests": 1}, at_ms=2)
-    assert await calls.counters(scene.c, scene.queue) == {"requests": 3, "rows": 5, "last_inference_ms": 2}
+    await work.count(scene.c, scene.queue, {"requests": 2, "rows": 5}, at_ms=1)
+    await work.count(scene.c, scene.queue, {"requests": 1}, at_ms=2)
+    assert await requests.counters(scene.c, scene.queue) == {"requests": 3, "rows": 5, "last_inference_ms": 2}
 
 
 async def test_a_foreign_version_of_a_script_does_not_disturb_ours(scene: Scene) -> None:
@@ -183,8 +183,8 @@ async def test_an_empty_call_changes_nothing(scene: Scene) -> None:
     """A script without requests is a script without effect."""
     before = await scene.c.call("DBSIZE")
     assert await scene.accept() == []
-    assert await calls.complete(scene.c, scene.queue, []) == []
-    assert await calls.cancel(scene.c, scene.queue, []) == []
-    assert await calls.peek(scene.c, scene.queue, []) == []
-    await calls.forget(scene.c, scene.queue, scene.gateway, [])
+    assert await work.complete(scene.c, scene.queue, []) == []
+    assert await requests.cancel(scene.c, scene.queue, []) == []
+    assert await requests.peek(scene.c, scene.queue, []) == []
+    await requests.forget(scene.c, scene.queue, scene.gateway, [])
     assert await scene.c.call("DBSIZE") == before

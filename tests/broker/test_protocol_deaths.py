@@ -3,7 +3,7 @@
 from support.audit import leftovers, pending_of
 from support.scene import MINUTE_US, TRACE, Scene, verdict
 
-from shared.broker import calls
+from shared.broker import housekeeping, requests, work
 from shared.broker.connection import Connection
 from shared.errors import ErrorKind
 from shared.keys import GROUP, NORMAL, Queue
@@ -18,10 +18,10 @@ async def test_a_beat_tells_what_is_not_ours_any_more(scene: Scene) -> None:
     await scene.accept("others")
     (others,) = await scene.fetch("w-2")
     await scene.complete(ended)
-    await calls.cancel(scene.c, scene.queue, ["cancelled"])
+    await requests.cancel(scene.c, scene.queue, ["cancelled"])
     held = [(d.id, d.attempt) for d in (mine, ended, cancelled, others)]
     held += [("mine", 2), ("nobody", 1)]
-    alive, not_ours = await calls.beat(scene.c, scene.queue, "w-1", held, lease_us=MINUTE_US)
+    alive, not_ours = await work.beat(scene.c, scene.queue, "w-1", held, lease_us=MINUTE_US)
     assert alive
     assert not_ours == ["ended", "cancelled", "others", "mine", "nobody"]
 
@@ -92,7 +92,7 @@ async def test_an_entry_delivered_to_a_worker_without_a_lease_is_handed_on(scene
 async def test_a_request_that_kills_its_workers_is_given_up(scene: Scene) -> None:
     """After so many lost attempts it ends as crashed, and takes no further worker with it."""
     await scene.accept("poison")
-    for attempt in range(1, calls.MAX_ATTEMPTS + 1):
+    for attempt in range(1, housekeeping.MAX_ATTEMPTS + 1):
         (delivery,) = await scene.fetch(f"w-{attempt}")
         assert delivery.attempt == attempt
         await scene.die(f"w-{attempt}")
@@ -100,7 +100,7 @@ async def test_a_request_that_kills_its_workers_is_given_up(scene: Scene) -> Non
     assert (tick.requeued, tick.dead) == (0, 1)
     ((rid, answer),) = (await scene.replies())[0]
     assert (rid, verdict(answer)) == ("poison", ErrorKind.CRASHED)
-    assert await calls.peek(scene.c, scene.queue, ["poison"]) == [("DEAD", answer)]
+    assert await requests.peek(scene.c, scene.queue, ["poison"]) == [("DEAD", answer)]
     assert await scene.fetch("w-4") == []
     assert await scene.complete(delivery) == ["STALE"]
     assert await leftovers(scene.c, scene.queue) == []
@@ -159,12 +159,12 @@ async def test_a_late_beat_says_that_the_lease_was_lost(scene: Scene) -> None:
 
 async def test_a_worker_that_held_much_is_taken_apart_in_portions(scene: Scene) -> None:
     """Its name stays known until the last entry is handed on, and it is reported once."""
-    ids = [f"r-{i}" for i in range(2 * calls.TICK_LIMIT + 50)]
+    ids = [f"r-{i}" for i in range(2 * housekeeping.TICK_LIMIT + 50)]
     await scene.accept(*ids)
     await scene.fetch("w-1", want=len(ids))
     await scene.die("w-1")
     ticks = [await scene.tick() for _ in range(4)]
-    assert [t.requeued for t in ticks] == [calls.TICK_LIMIT, calls.TICK_LIMIT, 50, 0]
+    assert [t.requeued for t in ticks] == [housekeeping.TICK_LIMIT, housekeeping.TICK_LIMIT, 50, 0]
     assert [t.lost for t in ticks] == [(), (), ("w-1",), ()]
     assert [d.id for d in await scene.fetch("w-2", want=len(ids))] == ids
 
@@ -183,7 +183,7 @@ async def test_many_workers_may_die_at_once(scene: Scene) -> None:
 
 async def test_entries_that_an_operator_deleted_block_nothing(scene: Scene) -> None:
     """What cannot be handed on must not hold up what can (river #1318)."""
-    ids = [f"r-{i}" for i in range(calls.TICK_LIMIT + 1)]
+    ids = [f"r-{i}" for i in range(housekeeping.TICK_LIMIT + 1)]
     await scene.accept(*ids)
     held = await scene.fetch("w-1", want=len(ids))
     for d in held[:-1]:
@@ -197,7 +197,7 @@ async def test_a_worker_that_leaves_is_forgotten(scene: Scene) -> None:
     """In good order nothing remains of it, and nothing has to run out first."""
     await scene.accept("a")
     await scene.complete(*await scene.fetch("w-1"))
-    assert await calls.leave(scene.c, scene.queue, "w-1") == 0
+    assert await work.leave(scene.c, scene.queue, "w-1") == 0
     assert await scene.c.call("ZCARD", scene.queue.leases) == 0
     for lane in scene.queue.lanes:
         assert await scene.c.call("XINFO", "CONSUMERS", lane, GROUP) == []
@@ -207,7 +207,7 @@ async def test_a_worker_that_leaves_with_its_hands_full_hands_over_at_the_next_t
     """Its lease ends at once, so nobody waits for it to run out."""
     await scene.accept("a", "b")
     await scene.fetch("w-1")
-    assert await calls.leave(scene.c, scene.queue, "w-1") > 0
+    assert await work.leave(scene.c, scene.queue, "w-1") > 0
     assert (await scene.tick()).requeued == 2
     assert [d.id for d in await scene.fetch("w-2")] == ["a", "b"]
 
@@ -218,14 +218,14 @@ async def test_a_worker_that_leaves_with_its_hands_full_hands_over_at_the_next_t
 async def test_one_process_leads(scene: Scene) -> None:
     """Everybody ticks, one works; another one takes over when the leader is gone."""
     await scene.accept_overdue("late")
-    assert await calls.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is not None
-    assert await calls.tick(scene.c, scene.queue, "two", grace_us=MINUTE_US) is None
+    assert await housekeeping.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is not None
+    assert await housekeeping.tick(scene.c, scene.queue, "two", grace_us=MINUTE_US) is None
     await scene.c.call("PEXPIRE", scene.queue.leader, 100)
-    assert await calls.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is not None
-    assert calls.LEADER_TTL_MS / 2 < await scene.c.call("PTTL", scene.queue.leader) <= calls.LEADER_TTL_MS
+    assert await housekeeping.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is not None
+    assert housekeeping.LEADER_TTL_MS / 2 < await scene.c.call("PTTL", scene.queue.leader) <= housekeeping.LEADER_TTL_MS
     await scene.c.call("PEXPIRE", scene.queue.leader, 0)
-    assert await calls.tick(scene.c, scene.queue, "two", grace_us=MINUTE_US) is not None
-    assert await calls.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is None
+    assert await housekeeping.tick(scene.c, scene.queue, "two", grace_us=MINUTE_US) is not None
+    assert await housekeeping.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is None
 
 
 # -- a Redis that stood still, or lost everything ----------------------------------------------------------------------
@@ -266,14 +266,14 @@ async def test_a_wiped_redis_is_set_up_again_by_whoever_comes_first(scene: Scene
     """FLUSHALL under load costs what it deleted, and no worker hangs or spins (faststream #2611)."""
     await scene.accept("lost")
     await scene.fetch("w-1")
-    for look in (scene.fetch, scene.block, lambda: calls.own_entries(scene.c, scene.queue, "w-1")):
+    for look in (scene.fetch, scene.block, lambda: work.own_entries(scene.c, scene.queue, "w-1")):
         await scene.c.call("FLUSHALL")
         assert await look() == []
         await scene.accept("a")
         assert [d.id for d in await scene.fetch("w-2")] == ["a"]
     await scene.c.call("FLUSHALL")
     assert (await scene.tick()).requeued == 0
-    assert await calls.leave(scene.c, scene.queue, "w-1") == 0
+    assert await work.leave(scene.c, scene.queue, "w-1") == 0
 
 
 async def test_a_wiped_redis_answers_late_calls_without_harm(scene: Scene) -> None:
@@ -282,7 +282,7 @@ async def test_a_wiped_redis_answers_late_calls_without_harm(scene: Scene) -> No
     held = await scene.fetch("w-1")
     await scene.c.call("FLUSHALL")
     assert await scene.complete(*held) == ["GONE"]
-    assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
+    assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
     assert await scene.c.call("DBSIZE") == 0
     assert await scene.beat("w-1", *held) == (False, ["a"])
 
@@ -321,5 +321,5 @@ async def test_a_worker_sees_only_its_own_entries(connection: Connection) -> Non
     mine = await scene.fetch("w-1", want=2)
     await scene.fetch("w-2", want=1)
     await scene.complete(mine[0])
-    assert [e.request_id for e in await calls.own_entries(scene.c, scene.queue, "w-1")] == ["b"]
+    assert [e.request_id for e in await work.own_entries(scene.c, scene.queue, "w-1")] == ["b"]
     assert len(await pending_of(scene.c, scene.queue, "w-1")) == 1

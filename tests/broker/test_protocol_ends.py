@@ -4,7 +4,7 @@ import pytest
 from support.audit import leftovers
 from support.scene import Scene, verdict
 
-from shared.broker import calls
+from shared.broker import housekeeping, requests
 from shared.errors import ErrorKind
 
 # -- deadlines ---------------------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ async def test_an_overdue_request_is_never_delivered(scene: Scene) -> None:
     assert (await scene.tick()).overdue == 1
     ((rid, answer),) = (await scene.replies())[0]
     assert (rid, verdict(answer)) == ("late", ErrorKind.DEADLINE)
-    assert await calls.peek(scene.c, scene.queue, ["late"]) == [("EXPIRED", answer)]
+    assert await requests.peek(scene.c, scene.queue, ["late"]) == [("EXPIRED", answer)]
     await scene.complete(delivery)
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -49,9 +49,9 @@ async def test_a_deadline_ends_a_running_request(scene: Scene) -> None:
 
 async def test_deadlines_end_in_portions(scene: Scene) -> None:
     """A mass of overdue requests does not hold Redis up, and the ticks that follow finish it."""
-    ids = [f"r-{i}" for i in range(2 * calls.TICK_LIMIT + 50)]
+    ids = [f"r-{i}" for i in range(2 * housekeeping.TICK_LIMIT + 50)]
     await scene.accept_overdue(*ids)
-    assert [(await scene.tick()).overdue for _ in range(4)] == [calls.TICK_LIMIT, calls.TICK_LIMIT, 50, 0]
+    assert [(await scene.tick()).overdue for _ in range(4)] == [housekeeping.TICK_LIMIT, housekeeping.TICK_LIMIT, 50, 0]
     assert sorted(await scene.rung()) == sorted(ids)
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -63,7 +63,7 @@ async def test_the_verdict_on_a_request_whose_payload_is_gone_goes_too(scene: Sc
     assert await scene.fetch("w-1") == []
     await scene.pass_deadline("a")
     await scene.tick()
-    await calls.cancel(scene.c, scene.queue, ["b"], expired=True)
+    await requests.cancel(scene.c, scene.queue, ["b"], expired=True)
     assert await scene.rung() == ["a"]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -74,11 +74,11 @@ async def test_the_verdict_on_a_request_whose_payload_is_gone_goes_too(scene: Sc
 async def test_a_cancelled_request_is_never_delivered(scene: Scene) -> None:
     """It leaves the queue at once, with its payload."""
     await scene.accept("a", "b")
-    assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["QUEUED"]
+    assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["QUEUED"]
     assert await scene.depth() == 1
     assert await scene.c.call("EXISTS", scene.queue.payload("a")) == 0
     assert [d.id for d in await scene.fetch()] == ["b"]
-    assert await calls.peek(scene.c, scene.queue, ["a"]) == [("CANCELLED", b"")]
+    assert await requests.peek(scene.c, scene.queue, ["a"]) == [("CANCELLED", b"")]
     assert await scene.accept("a") == [("DUP", "CANCELLED")]
 
 
@@ -86,7 +86,7 @@ async def test_cancelling_frees_the_worker_at_its_next_beat(scene: Scene) -> Non
     """A running request leaves the queue, its worker is told, and nobody hears of its answer."""
     await scene.accept("a", "b")
     a, b = await scene.fetch()
-    assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["RUNNING"]
+    assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["RUNNING"]
     assert await scene.beat("w-1", a, b) == (True, ["a"])
     assert await scene.complete(a, b) == ["STALE", "OK"]
     assert await scene.rung() == ["b"]
@@ -96,7 +96,7 @@ async def test_cancelling_frees_the_worker_at_its_next_beat(scene: Scene) -> Non
 async def test_cancelling_an_unknown_request_leaves_nothing_behind(scene: Scene) -> None:
     """A withdrawal that overtakes its request must not poison it (arq #485)."""
     before = await scene.c.call("KEYS", "*")
-    assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
+    assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
     assert sorted(await scene.c.call("KEYS", "*")) == sorted(before)
     assert (await scene.accept("a"))[0][0] == "OK"
     assert [d.id for d in await scene.fetch()] == ["a"]
@@ -106,14 +106,14 @@ async def test_cancelling_what_has_ended_changes_nothing(scene: Scene) -> None:
     """The first verdict stands."""
     await scene.accept("a")
     await scene.complete(*await scene.fetch())
-    assert await calls.cancel(scene.c, scene.queue, ["a"]) == ["DONE"]
-    assert await calls.peek(scene.c, scene.queue, ["a"]) == [("DONE", b"=answer")]
+    assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["DONE"]
+    assert await requests.peek(scene.c, scene.queue, ["a"]) == [("DONE", b"=answer")]
 
 
 async def test_a_gateway_can_end_a_request_at_its_deadline(scene: Scene) -> None:
     """The gateway keeps the deadline too, and calls its end by its name."""
     await scene.accept("a")
-    assert await calls.cancel(scene.c, scene.queue, ["a"], expired=True) == ["QUEUED"]
+    assert await requests.cancel(scene.c, scene.queue, ["a"], expired=True) == ["QUEUED"]
     assert await scene.state("a") == "EXPIRED"
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -129,7 +129,7 @@ async def test_the_end_is_final(scene: Scene, ends: str) -> None:
     if ends == "complete":
         await scene.complete(a)
     elif ends == "cancel":
-        await calls.cancel(scene.c, scene.queue, ["a"])
+        await requests.cancel(scene.c, scene.queue, ["a"])
     elif ends == "deadline":
         await scene.pass_deadline("a")
         await scene.tick()
@@ -138,14 +138,14 @@ async def test_the_end_is_final(scene: Scene, ends: str) -> None:
             await scene.fetch(worker)
             await scene.die(worker)
             await scene.tick()
-    end, rung = await calls.peek(scene.c, scene.queue, ["a"]), await scene.rung()
+    end, rung = await requests.peek(scene.c, scene.queue, ["a"]), await scene.rung()
     await scene.complete(a, failed=True, answer=b"=late")
-    await calls.cancel(scene.c, scene.queue, ["a"], expired=True)
+    await requests.cancel(scene.c, scene.queue, ["a"], expired=True)
     await scene.c.call("ZADD", scene.queue.deadlines, 1, "a")
     await scene.die("w-1")
     await scene.tick()
     assert await scene.fetch("w-9") == []
     assert (await scene.accept("a"))[0][0] == "DUP"
-    assert await calls.peek(scene.c, scene.queue, ["a"]) == end
+    assert await requests.peek(scene.c, scene.queue, ["a"]) == end
     assert await scene.rung() == rung
     assert await leftovers(scene.c, scene.queue) == []

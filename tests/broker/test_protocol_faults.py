@@ -12,10 +12,10 @@ from support.proxy import Fault, Proxy
 from support.scene import MINUTE_US, Scene, blocked, config
 from support.waiting import eventually, soon
 
-from shared.broker import calls
-from shared.broker.calls import Answer
+from shared.broker import fleet, housekeeping, requests, work
 from shared.broker.connection import Connection, NotConnected, OutcomeUnknown
 from shared.broker.embedded import EmbeddedRedis
+from shared.broker.work import Answer
 from shared.keys import Queue
 
 Act = Callable[[Scene], Awaitable[Any]]
@@ -38,7 +38,7 @@ async def running(scene: Scene) -> None:
 
 async def ended(scene: Scene) -> None:
     await running(scene)
-    await calls.complete(scene.c, scene.queue, ANSWERS)
+    await work.complete(scene.c, scene.queue, ANSWERS)
 
 
 async def trouble(scene: Scene) -> None:
@@ -57,32 +57,32 @@ async def trouble(scene: Scene) -> None:
 
 
 async def announced(scene: Scene) -> None:
-    await calls.announce(scene.c, "w-1", b"one", lease_us=MINUTE_US)
-    await calls.announce(scene.c, "w-2", b"two", lease_us=MINUTE_US)
-    await calls.offer(scene.c, "bert", offered=False)
+    await fleet.announce(scene.c, "w-1", b"one", lease_us=MINUTE_US)
+    await fleet.announce(scene.c, "w-2", b"two", lease_us=MINUTE_US)
+    await fleet.offer(scene.c, "bert", offered=False)
 
 
 DEEDS: dict[str, tuple[Act, Act]] = {
     "accept": (nothing, lambda s: s.accept("a", "b", "c")),
-    "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", limits=calls.Limits(3))),
-    "complete": (running, lambda s: calls.complete(s.c, s.queue, ANSWERS)),
-    "cancel queued": (queued, lambda s: calls.cancel(s.c, s.queue, ["a", "nobody"])),
-    "cancel running": (running, lambda s: calls.cancel(s.c, s.queue, ["b"], expired=True)),
-    "beat": (running, lambda s: calls.beat(s.c, s.queue, "w-1", [("a", 1), ("b", 7)], lease_us=MINUTE_US)),
-    "beat of the dead": (nothing, lambda s: calls.beat(s.c, s.queue, "w-9", [], lease_us=MINUTE_US)),
-    "tick": (trouble, lambda s: calls.tick(s.c, s.queue, "leader", grace_us=MINUTE_US)),
-    "leave": (ended, lambda s: calls.leave(s.c, s.queue, "w-1")),
-    "leave with work": (running, lambda s: calls.leave(s.c, s.queue, "w-1")),
-    "peek": (ended, lambda s: calls.peek(s.c, s.queue, ["a", "nobody"])),
-    "listen": (nothing, lambda s: calls.listen(s.c, s.queue, "gw-2")),
-    "forget": (ended, lambda s: calls.forget(s.c, s.queue, s.gateway, ["a", "b"], read_up_to="9999999999999-0")),
-    "ensure groups": (nothing, lambda s: calls.ensure_groups(s.c, s.queue)),
-    "announce": (nothing, lambda s: calls.announce(s.c, "w-1", b"descriptor", lease_us=MINUTE_US)),
-    "announce another": (announced, lambda s: calls.announce(s.c, "w-1", b"other", lease_us=MINUTE_US)),
-    "withdraw": (announced, lambda s: calls.announce(s.c, "w-1", b"", lease_us=0)),
-    "survey": (announced, lambda s: calls.survey(s.c, "")),
-    "unload": (announced, lambda s: calls.offer(s.c, "resnet", offered=False)),
-    "load": (announced, lambda s: calls.offer(s.c, "bert", offered=True)),
+    "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", limits=requests.Limits(3))),
+    "complete": (running, lambda s: work.complete(s.c, s.queue, ANSWERS)),
+    "cancel queued": (queued, lambda s: requests.cancel(s.c, s.queue, ["a", "nobody"])),
+    "cancel running": (running, lambda s: requests.cancel(s.c, s.queue, ["b"], expired=True)),
+    "beat": (running, lambda s: work.beat(s.c, s.queue, "w-1", [("a", 1), ("b", 7)], lease_us=MINUTE_US)),
+    "beat of the dead": (nothing, lambda s: work.beat(s.c, s.queue, "w-9", [], lease_us=MINUTE_US)),
+    "tick": (trouble, lambda s: housekeeping.tick(s.c, s.queue, "leader", grace_us=MINUTE_US)),
+    "leave": (ended, lambda s: work.leave(s.c, s.queue, "w-1")),
+    "leave with work": (running, lambda s: work.leave(s.c, s.queue, "w-1")),
+    "peek": (ended, lambda s: requests.peek(s.c, s.queue, ["a", "nobody"])),
+    "listen": (nothing, lambda s: requests.listen(s.c, s.queue, "gw-2")),
+    "forget": (ended, lambda s: requests.forget(s.c, s.queue, s.gateway, ["a", "b"], read_up_to="9999999999999-0")),
+    "ensure groups": (nothing, lambda s: work.ensure_groups(s.c, s.queue)),
+    "announce": (nothing, lambda s: fleet.announce(s.c, "w-1", b"descriptor", lease_us=MINUTE_US)),
+    "announce another": (announced, lambda s: fleet.announce(s.c, "w-1", b"other", lease_us=MINUTE_US)),
+    "withdraw": (announced, lambda s: fleet.announce(s.c, "w-1", b"", lease_us=0)),
+    "survey": (announced, lambda s: fleet.survey(s.c, "")),
+    "unload": (announced, lambda s: fleet.offer(s.c, "resnet", offered=False)),
+    "load": (announced, lambda s: fleet.offer(s.c, "bert", offered=True)),
 }
 """What leads up to each call of the protocol, and the call. Fetch has tests of its own: it starts what it finds."""
 
@@ -133,7 +133,7 @@ async def test_a_worker_adopts_what_a_lost_reply_had_brought(
         await disturbed.fetch("w-1")
     await soon(through.wait_connected())
     assert await disturbed.fetch("w-1") == []
-    own = await calls.own_entries(through, scene.queue, "w-1")
+    own = await work.own_entries(through, scene.queue, "w-1")
     assert [e.request_id for e in own] == ["a", "b"]
     adopted = await disturbed.start(own, "w-1")
     assert [(d.id, d.attempt, d.payload) for d in adopted] == [
@@ -155,19 +155,19 @@ async def test_a_fetch_that_redis_never_heard_of_took_nothing(scene: Scene, thro
     with pytest.raises(OutcomeUnknown):
         await disturbed.fetch("w-1")
     await soon(through.wait_connected())
-    assert await calls.own_entries(through, scene.queue, "w-1") == []
+    assert await work.own_entries(through, scene.queue, "w-1") == []
     assert [d.attempt for d in await disturbed.fetch("w-1")] == [1]
 
 
 async def test_an_entry_lost_with_a_blocking_read_is_adopted(scene: Scene, through: Connection, proxy: Proxy) -> None:
     """Delivered while the worker's connection was breaking: it is among its own, not started yet."""
-    reading = asyncio.create_task(calls.wait_for_entries(through, [scene.queue], "w-1", block_ms=20_000))
+    reading = asyncio.create_task(work.wait_for_entries(through, [scene.queue], "w-1", block_ms=20_000))
     await eventually(lambda: blocked(scene.c), "the worker blocks")
     proxy.set(Fault.LOSE_REPLY)
     await scene.accept("a")
     with pytest.raises(OutcomeUnknown):
         await soon(reading)
-    own = await calls.own_entries(scene.c, scene.queue, "w-1")
+    own = await work.own_entries(scene.c, scene.queue, "w-1")
     assert [(d.id, d.attempt) for d in await scene.start(own, "w-1")] == [("a", 1)]
 
 
@@ -176,11 +176,11 @@ async def test_what_ended_is_not_adopted(scene: Scene) -> None:
     await scene.accept("a", "b")
     a, _ = await scene.fetch("w-1")
     await scene.complete(a)
-    own = await calls.own_entries(scene.c, scene.queue, "w-1")
+    own = await work.own_entries(scene.c, scene.queue, "w-1")
     assert [e.request_id for e in own] == ["b"]
     # An entry that an operator deleted is still on the worker's list, without its fields on old servers.
     await scene.c.call("XDEL", own[0].lane, own[0].id)
-    assert await calls.own_entries(scene.c, scene.queue, "w-1") == []
+    assert await work.own_entries(scene.c, scene.queue, "w-1") == []
 
 
 async def test_starting_twice_is_one_more_attempt_of_one_request(scene: Scene) -> None:
@@ -214,7 +214,7 @@ async def test_a_lost_connection_is_one_error_and_not_a_heap_of_them(
         proxy.set(Fault.LOSE_REPLY)
         for _ in range(2):  # first lost in flight, then not sent at all
             with pytest.raises((OutcomeUnknown, NotConnected)):
-                await soon(calls.depths(through, [scene.queue, Queue("bert", "1")]))
+                await soon(requests.depths(through, [scene.queue, Queue("bert", "1")]))
         gc.collect()
     assert caplog.records == []
 

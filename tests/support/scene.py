@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared import wire
-from shared.broker import calls
-from shared.broker.calls import Answer, Delivery, Submission, Tick
+from shared.broker import housekeeping, requests, work
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
+from shared.broker.housekeeping import Tick
+from shared.broker.requests import Submission
+from shared.broker.work import Answer, Delivery
 from shared.errors import ErrorKind
 from shared.keys import Queue
 
 MINUTE_US = 60_000_000
+AMPLE = requests.Limits()
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -30,12 +33,10 @@ class Scene:
 
     async def open(self) -> None:
         """A worker and a gateway have started."""
-        await calls.ensure_groups(self.c, self.queue)
-        await calls.listen(self.c, self.queue, self.gateway)
+        await work.ensure_groups(self.c, self.queue)
+        await requests.listen(self.c, self.queue, self.gateway)
 
-    def submission(
-        self, rid: str, *, payload: bytes = b"", budget_us: int = MINUTE_US, **more: Any
-    ) -> Submission:
+    def submission(self, rid: str, *, payload: bytes = b"", budget_us: int = MINUTE_US, **more: Any) -> Submission:
         """`more`: priority, tenant, weight, tenant_max, job."""
         return Submission(rid, budget_us, payload or f"payload of {rid}".encode(), TRACE, "vendor=1", 42, **more)
 
@@ -45,40 +46,40 @@ class Scene:
         payload: bytes = b"",
         budget_us: int = MINUTE_US,
         gateway: str = "",
-        limits: calls.Limits = calls.Limits(),
+        limits: requests.Limits = AMPLE,
         **more: Any,
     ) -> list[tuple[str, str]]:
         submissions = [self.submission(rid, payload=payload, budget_us=budget_us, **more) for rid in ids]
-        return await calls.accept(self.c, self.queue, submissions, gateway=gateway or self.gateway, limits=limits)
+        return await requests.accept(self.c, self.queue, submissions, gateway=gateway or self.gateway, limits=limits)
 
     async def accept_overdue(self, *ids: str) -> None:
         """Requests whose deadline passes before anyone can look."""
         assert {status for status, _ in await self.accept(*ids, budget_us=1)} == {"OK"}
 
     async def fetch(self, worker: str = "w-1", *, want: int = 64) -> list[Delivery]:
-        return await calls.fetch(self.c, self.queue, worker, want=want, lease_us=MINUTE_US)
+        return await work.fetch(self.c, self.queue, worker, want=want, lease_us=MINUTE_US)
 
-    async def block(self, worker: str = "w-1") -> list[calls.Entry]:
+    async def block(self, worker: str = "w-1") -> list[work.Entry]:
         """A taking read on an idle worker's connection: the entries are delivered, and nothing has started yet."""
-        found = await calls.wait_for_entries(self.c, [self.queue], worker, block_ms=1)
+        found = await work.wait_for_entries(self.c, [self.queue], worker, block_ms=1)
         return found.get(self.queue, [])
 
-    async def start(self, entries: list[calls.Entry], worker: str = "w-1", *, want: int = 0) -> list[Delivery]:
-        return await calls.fetch(
+    async def start(self, entries: list[work.Entry], worker: str = "w-1", *, want: int = 0) -> list[Delivery]:
+        return await work.fetch(
             self.c, self.queue, worker, want=max(want, len(entries)), lease_us=MINUTE_US, given=entries
         )
 
     async def complete(self, *deliveries: Delivery, failed: bool = False, answer: bytes = b"=answer") -> list[str]:
         answers = [Answer(d.id, d.attempt, failed, answer) for d in deliveries]
-        return await calls.complete(self.c, self.queue, answers)
+        return await work.complete(self.c, self.queue, answers)
 
     async def tick(self, me: str = "leader") -> Tick:
-        tick = await calls.tick(self.c, self.queue, me, grace_us=MINUTE_US)
+        tick = await housekeeping.tick(self.c, self.queue, me, grace_us=MINUTE_US)
         assert tick is not None, "somebody else leads"
         return tick
 
-    async def beat(self, worker: str, *held: Delivery) -> calls.Beat:
-        return await calls.beat(self.c, self.queue, worker, [(d.id, d.attempt) for d in held], lease_us=MINUTE_US)
+    async def beat(self, worker: str, *held: Delivery) -> work.Beat:
+        return await work.beat(self.c, self.queue, worker, [(d.id, d.attempt) for d in held], lease_us=MINUTE_US)
 
     async def die(self, worker: str = "w-1") -> None:
         """The worker's lease has run out."""
@@ -89,10 +90,10 @@ class Scene:
         await self.c.call("ZADD", self.queue.deadlines, "XX", 1, rid)
 
     async def state(self, rid: str) -> str:
-        return (await calls.peek(self.c, self.queue, [rid]))[0][0]
+        return (await requests.peek(self.c, self.queue, [rid]))[0][0]
 
     async def states(self, *ids: str) -> list[str]:
-        return [state for state, _ in await calls.peek(self.c, self.queue, ids)]
+        return [state for state, _ in await requests.peek(self.c, self.queue, ids)]
 
     async def replies(self, gateway: str = "") -> list[list[tuple[str, bytes]]]:
         """The entries of a gateway's reply stream but the greeting: answers by request."""
@@ -105,7 +106,7 @@ class Scene:
         return [rid for answers in await self.replies(gateway) for rid, _ in answers]
 
     async def depth(self) -> int:
-        return (await calls.depths(self.c, [self.queue]))[str(self.queue)]
+        return (await requests.depths(self.c, [self.queue]))[str(self.queue)]
 
 
 def verdict(answer: bytes) -> ErrorKind:
