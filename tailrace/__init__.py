@@ -7,9 +7,17 @@ use, so that the command line starts without loading anything it does not need.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from worker.models.interface import LoadContext, Model, ModelConfig, ModelInputError, ModelReply, ModelRequest
+    from worker.models.interface import (
+        LoadContext,
+        Model,
+        ModelConfig,
+        ModelInputError,
+        ModelReply,
+        ModelRequest,
+        ModelRetry,
+    )
 
-__all__ = ["LoadContext", "Model", "ModelConfig", "ModelInputError", "ModelReply", "ModelRequest"]
+__all__ = ["LoadContext", "Model", "ModelConfig", "ModelInputError", "ModelReply", "ModelRequest", "ModelRetry"]
 
 
 def __getattr__(name: str) -> Any:

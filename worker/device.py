@@ -24,7 +24,7 @@ from shared.errors import ErrorKind, SettingsError, TailraceError
 from worker.meter import ThreadMeter, Usage
 from worker.models import replies
 from worker.models.convert import map_tensors
-from worker.models.interface import Model, ModelConfig, ModelInputError, ModelReply, ModelRequest
+from worker.models.interface import Model, ModelConfig, ModelInputError, ModelReply, ModelRequest, ModelRetry
 
 ERROR_TEXT_MAX = 2_000
 """Characters of an exception's text that travel to the client."""
@@ -48,6 +48,8 @@ class Result:
     error_code: str = ""
     error: str = ""
     traceback: str = ""
+    may_pass: bool = False
+    """Another try later may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +305,16 @@ def _failure(error: Exception) -> Result:
     else:
         code, text = ErrorKind.MODEL_ERROR.code, f"{type(error).__name__}: {error}"
     text = text[:ERROR_TEXT_MAX]
+    may_pass = isinstance(error, ModelRetry | torch.OutOfMemoryError) or (
+        isinstance(error, TailraceError) and error.kind.retryable
+    )
     return Result(
         replies.encode_failure(code, text),
         failed=True,
         error_code=code,
         error=text,
         traceback="".join(traceback.format_exception(error)),
+        may_pass=may_pass,
     )
 
 

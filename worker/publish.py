@@ -1,6 +1,7 @@
 """From a finished pass to answers in Redis and records in the log."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from worker.intake import Job
 from worker.models.interface import ModelConfig
 
 RETRY_S = 0.05
+TRY_AGAIN_FIRST_S = 0.2
+TRY_AGAIN_MAX_S = 30.0
 COUNT_INTERVAL_NS = 100_000_000
 """Statistics are collected for this long, so that a small pass does not pay twenty more commands."""
 
@@ -63,7 +66,8 @@ class Publisher:
             )
             for i, (job, result) in enumerate(zip(run.jobs, done.results, strict=True))
         ]
-        statuses = await self._hand_in(run.queue, answers, run.jobs)
+        may_pass = [i for i, result in enumerate(done.results) if result.may_pass]
+        statuses = await self._hand_in(run.queue, answers, run.jobs, may_pass)
         confirmed_ns = clock.now_ns()
         _tell_failures(run, done)
         for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
@@ -129,11 +133,21 @@ class Publisher:
             error = (job.error.kind.code, job.error.message)
             self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, stamps=(now,) * 7, error=error))
 
-    async def _hand_in(self, queue: Queue, answers: list[work.Answer], jobs: Sequence[Job]) -> list[str]:
+    async def _hand_in(
+        self, queue: Queue, answers: list[work.Answer], jobs: Sequence[Job], may_pass: Sequence[int] = ()
+    ) -> list[str]:
+        """`may_pass`: indices of failures that are worth another try."""
         until_ns = max(job.waiting.deadline_at_ns for job in jobs)
+        again = [(answers[i], _delay_us(answers[i].attempt)) for i in may_pass]
         while True:
             try:
-                return await work.complete(self._connection, queue, answers)
+                if not again:
+                    return await work.complete(self._connection, queue, answers)
+                tried = dict(zip(may_pass, await work.retry(self._connection, queue, again), strict=True))
+                ended = iter(
+                    await work.complete(self._connection, queue, [a for i, a in enumerate(answers) if i not in tried])
+                )
+                return [tried[i] if i in tried else next(ended) for i in range(len(answers))]
             except BrokerError as e:
                 # Safe to repeat: the script answers OKDUP for what it has. Pointless once nobody waits any more.
                 if clock.now_ns() >= until_ns:
@@ -164,6 +178,12 @@ class Publisher:
             tokens_useful=done.tokens_useful,
             tokens_padded=done.tokens_padded,
         )
+
+
+def _delay_us(attempt: int) -> int:
+    """Exponential backoff with jitter, so that what failed together does not come back together."""
+    longest_s = min(TRY_AGAIN_MAX_S, TRY_AGAIN_FIRST_S * 2 ** (attempt - 1))
+    return int(longest_s * random.uniform(0.5, 1.5) * 1e6)
 
 
 def _tell_failures(run: Run, done: Executed) -> None:
@@ -270,7 +290,7 @@ def _batch(run: Run, done: Executed) -> Batch:
 def _counters(run: Run, done: Executed) -> dict[str, int]:
     """What the pass adds to the cumulative statistics of its model version (Triton's names and meaning)."""
     n = len(run.jobs)
-    failed = sum(r.failed for r in done.results)
+    failed = sum(r.failed for r in done.results)  # another try counts as a failure of this pass
     input_ns = done.collated_ns - done.entered_ns
     infer_ns = done.done_ns - done.collated_ns
     output_ns = done.encoded_ns[-1] - done.done_ns

@@ -227,12 +227,12 @@ class Stack:
         return eventually(look, within_s=within_s, what=f"{count} records of type {kind.__name__}")
 
 
-def start_up(repository: Path | None, *args: str) -> Stack:
+def start_up(repository: Path | None, *args: str, env: Mapping[str, str] | None = None) -> Stack:
     """`tailrace up` on a free port in a fresh directory, ready."""
     # Short, because the socket of the embedded Redis lies in it.
     directory = Path(tempfile.mkdtemp(prefix="tr-e2e-"))
     models = ["--model-repository", str(repository)] if repository else []
-    process = Process("up", "--port", "0", "--data-dir", directory, *models, *args, directory=directory)
+    process = Process("up", "--port", "0", "--data-dir", directory, *models, *args, directory=directory, env=env)
     try:
         url = process.says(r"tailrace serves at (http\S+)")[1]
     except BaseException:

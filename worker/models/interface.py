@@ -35,6 +35,10 @@ class ModelInputError(ValueError):
     """The request is at fault, says the model's author: the client gets HTTP 400 with this text."""
 
 
+class ModelRetry(Exception):
+    """It may work later, says the model's author: the request is tried again after a while, some times, anywhere."""
+
+
 class ModelLoadError(SettingsError):
     """A model cannot be loaded; the text says why and what to do."""
 
@@ -60,6 +64,8 @@ class ModelConfig:
     linger_us: int = 0
     """How long an unfilled batch may wait for more requests while the device is free, microseconds."""
     preferred_batch_sizes: tuple[int, ...] = ()
+    finite: bool = False
+    """Refuse outputs with NaN or infinity: such a request fails with its own error."""
     warm_up_rows: int = 8
     """Rows of the larger made-up batch that is run before the model takes requests; 0 = no warm-up."""
     parameters: Mapping[str, Scalar] = field(default_factory=dict)

@@ -20,7 +20,7 @@ PLATFORM_OF = {
 _OTHER_NAMES = {"HALF": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64", "BFLOAT16": "BF16", "STRING": "BYTES"}
 """What the datatypes are called elsewhere; FLOATn and Triton's TYPE_ are handled apart."""
 
-_TYPE_NAMES = {int: "an integer", str: "a string", list: "a list", dict: "a table"}
+_TYPE_NAMES = {int: "an integer", bool: "true or false", str: "a string", list: "a list", dict: "a table"}
 
 
 class _Table:
@@ -113,6 +113,7 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
     max_batch_size = root.count("max_batch_size")
     task = root.take("task", str, "")
     warm_up_rows = root.count("warm_up_rows", 8)
+    finite = root.take("finite", bool, False)
     inputs, outputs = _tensors(root, "inputs"), _tensors(root, "outputs")
     if platform in ("pytorch_torchscript", "pytorch_export"):
         for tensor in (*inputs, *outputs):
@@ -142,6 +143,7 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
         cost_max=cost_max,
         linger_us=linger_us,
         preferred_batch_sizes=tuple(preferred),
+        finite=finite,
         warm_up_rows=warm_up_rows,
         parameters=_parameters(root.table("parameters")),
     )

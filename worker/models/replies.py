@@ -63,7 +63,17 @@ def _checked(config: ModelConfig, declared: ModelTensor, array: Array, rows: int
         raise ModelOutputError(
             f"output '{name}' has shape {list(array.shape)} for {rows} rows; model.toml makes it {expected}"
         )
+    if config.finite and not _is_finite(array, datatype):
+        raise ModelOutputError(
+            f"output '{name}' holds NaN or infinity, which model.toml refuses (finite = true): look at the input"
+        )
     return _as_bytes(array, name) if datatype == "BYTES" else array
+
+
+def _is_finite(array: Array, datatype: str) -> bool:
+    if datatype == "BF16":  # travels as its bits: NaN and the infinities have all those of the exponent
+        return not ((array & 0x7F80) == 0x7F80).any()
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _as_bytes(array: Array, name: str) -> Array:
