@@ -23,6 +23,8 @@ class DeadLetter:
     tenant: str
     traceparent: str
     accepted_us: int
+    answer: bytes
+    """What its client was told."""
     payload: bytes
 
     @property
@@ -50,6 +52,7 @@ async def dead_letters(c: Connection, queue: Queue, *, after: str = "-", count: 
                 tenant=f[b"tn"].decode(),
                 traceparent=f[b"tp"].decode(),
                 accepted_us=int(f[b"enq"]),
+                answer=f[b"end"],
                 payload=f[b"p"],
             )
         )

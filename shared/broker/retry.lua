@@ -25,7 +25,7 @@ for i = 3, #ARGV, 4 do
       redis.call('ZADD', T .. ':delay', int(t + delay), rid)
       out[#out + 1] = 'RETRY'
     else
-      if errors >= errors_max then bury(T, rid, 'errors') end
+      if errors >= errors_max then bury(T, rid, 'errors', answer) end
       finish(T, rid, h, 'FAILED', answer, sums)
       out[#out + 1] = 'OK'
     end

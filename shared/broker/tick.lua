@@ -62,10 +62,11 @@ local function hand_on(lane, sid, c, delivered_us, blamed)
   local ran = h[ST] == 'RUNNING' and h[OWN] == c and (not blamed or blamed[rid])
   local count, most = redis.call('HINCRBY', R, ran and 'cr' or 'lo', 1), ran and crashes_max or losses_max
   if count >= most then
-    bury(T, rid, ran and 'crashed' or 'lost')
-    finish(T, rid, h, 'DEAD', ran and
+    local verdict = ran and
       '!crashed|each of the ' .. count .. ' workers that ran it ended while it ran, the last time alone; it is kept as a dead letter'
-      or '!crashed|' .. count .. ' workers that held it were lost; it is kept as a dead letter', sums)
+      or '!crashed|' .. count .. ' workers that held it were lost; it is kept as a dead letter'
+    bury(T, rid, ran and 'crashed' or 'lost', verdict)
+    finish(T, rid, h, 'DEAD', verdict, sums)
     dead[#dead + 1] = rid
   else
     -- One of a batch ended its process: each runs alone now, so that the culprit takes nobody with it again.
