@@ -5,6 +5,7 @@ import zlib
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.hdrs import CONTENT_ENCODING
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.reply import HttpReply
@@ -30,7 +31,15 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
     Raises TOO_LARGE before more than `bytes_max` bytes are held, QUEUE_FULL when all bodies together would break the
     budget, and BAD_REQUEST.
     """
-    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    content = request.content
+    if content.is_eof() and content.exception() is None and CONTENT_ENCODING not in request.headers:
+        # The common case: the whole body came with the head, so there is nothing to wait for.
+        body = content.read_nowait()
+        if len(body) > bytes_max:
+            raise _too_large(f"{len(body)} bytes", bytes_max)
+        _check_budget(budget.held + len(body), budget)
+        return body
+    encoding = request.headers.get(CONTENT_ENCODING, "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate", ""):
         raise TailraceError(
             ErrorKind.UNSUPPORTED, f"Content-Encoding '{encoding[:40]}' is not supported; send gzip, deflate or none"
@@ -42,16 +51,14 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
     chunks: list[bytes] = []
     size = 0
     try:
-        while chunk := await request.content.readany():
+        while chunk := await content.readany():
             if inflater is not None:
                 chunk = await inflater.feed(chunk, bytes_max - size + 1)
             size += len(chunk)
             budget.held += len(chunk)
             if size > bytes_max:
                 raise _too_large(f"more than {bytes_max} bytes came", bytes_max)
-            if budget.held > budget.bytes_max:
-                text = f"this gateway is reading {budget.held} bytes of bodies already; retry after 1 s"
-                raise TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1)
+            _check_budget(budget.held, budget)
             chunks.append(chunk)
         if inflater is not None:
             inflater.finish()
@@ -63,6 +70,12 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
     finally:
         budget.held -= size
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _check_budget(held: int, budget: BodyBudget) -> None:
+    if held > budget.bytes_max:
+        text = f"this gateway is reading {held} bytes of bodies already; retry after 1 s"
+        raise TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1)
 
 
 class _Inflater:

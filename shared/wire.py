@@ -1,16 +1,14 @@
 """Messages on the wire: what a gateway asks, what a worker answers, what a worker says of itself.
 
-Everything is msgpack. Encoding uses `msgpack`; decoding uses msgspec, because it checks the types and hands out each
-tensor as a view into the message, where `msgpack` would copy it. Messages are arrays whose fields are only ever
-appended, so an old reader skips what it does not know and a new reader fills in defaults.
+Everything is msgpack, by msgspec: it writes our structs as they are, checks the types when it reads them, and hands out
+each tensor as a view into the message. Messages are arrays whose fields are only ever appended, so an old reader skips
+what it does not know and a new reader fills in defaults. The tests read and write them with `msgpack`, the reference
+implementation, too.
 
 The message headers (request id, schema version, content type, trace context, hand-over stamp) travel as fields of the
 stream entry itself, so that they can be read with XRANGE by anything that speaks Redis.
 """
 
-from collections.abc import Sequence
-
-import msgpack
 import msgspec
 
 from shared.errors import BY_CODE, ErrorKind, TailraceError
@@ -131,19 +129,21 @@ _body_decoder = msgspec.msgpack.Decoder(ReplyBody)
 _worker_decoder = msgspec.msgpack.Decoder(WorkerDescriptor)
 
 
-def _pack(message: object) -> bytes:
-    # Not a shared Packer: the device's thread and the event loop both encode.
-    packed: bytes = msgpack.packb(message, use_bin_type=True)
-    return packed
+def _plain(value: object) -> object:
+    """What `msgspec` does not write of itself: a model's parameters may be subclasses (numpy.float64 is a float)."""
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"a {type(value).__name__} cannot travel; send str, int, float or bool")
 
 
-def _tensor_tuples(tensors: Sequence[Tensor]) -> list[tuple[str, str, list[int], memoryview]]:
-    return [(t.name, t.datatype, t.shape, t.data) for t in tensors]
+# An encoder has no state: the device's thread and the event loop share it.
+_pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
 def encode_request(body: RequestBody) -> bytes:
     """The payload of a request's record."""
-    return _pack((_tensor_tuples(body.inputs), body.outputs, body.parameters))
+    return _pack(body)
 
 
 def decode_request(payload: bytes | memoryview) -> RequestBody:
@@ -156,12 +156,12 @@ def decode_request(payload: bytes | memoryview) -> RequestBody:
 
 def encode_reply_body(body: ReplyBody) -> bytes:
     """The expensive part of an answer, made where the outputs are."""
-    return _pack((_tensor_tuples(body.outputs), body.parameters, body.error_code, body.error))
+    return _pack(body)
 
 
 def encode_reply(stamps: WorkerStamps, encoded_body: bytes) -> bytes:
     """A whole answer; cheap, so that the last stamp can be taken right before it is sent."""
-    head = _pack(msgspec.structs.astuple(stamps))
+    head = _pack(stamps)
     return b"".join((_ANSWER, len(head).to_bytes(4, "little"), head, encoded_body))
 
 
@@ -189,7 +189,7 @@ def error_of(body: ReplyBody) -> TailraceError | None:
 
 def encode_worker(descriptor: WorkerDescriptor) -> bytes:
     """A worker's entry in the fleet's directory."""
-    return _pack(msgspec.to_builtins(descriptor))
+    return _pack(descriptor)
 
 
 def decode_worker(data: bytes) -> WorkerDescriptor:

@@ -149,6 +149,15 @@ def test_the_bytes_of_a_message_are_these() -> None:
     assert wire.encode_reply(STAMPS, body) == b"=" + bytes([len(head) // 2, 0, 0, 0]) + bytes.fromhex(head) + body
 
 
+def test_a_models_parameters_may_be_subclasses_of_plain_types() -> None:
+    """numpy.float64 is a float and numpy.str_ a str, and models give them; what is neither is refused."""
+    parameters: dict[str, Any] = {"score": np.float64(0.5), "label": np.str_("cat"), "ok": True, "n": 3}
+    back = wire.decode_reply(wire.encode_reply(STAMPS, wire.encode_reply_body(ReplyBody([], parameters))))
+    assert back.body.parameters == {"score": 0.5, "label": "cat", "ok": True, "n": 3}
+    with pytest.raises(TypeError, match="float32 cannot travel"):
+        wire.encode_reply_body(ReplyBody([], {"score": np.float32(0.5)}))  # type: ignore[dict-item]
+
+
 def _with_more(value: Any) -> Any:
     """The message of a later version: every array of fields has one more at its end."""
     inputs, *rest = value
