@@ -12,6 +12,7 @@ import click
 from forensics.commands import audit_command, explain_command, requests_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
+from tailrace.dlq import dlq_command
 
 Command = Callable[..., Any]
 DATA_DIR = ".tailrace"
@@ -179,6 +180,7 @@ def demo(**options: Any) -> None:
 cli.add_command(explain_command)
 cli.add_command(requests_command)
 cli.add_command(audit_command)
+cli.add_command(dlq_command)
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tailrace import Model, ModelRetry
 
-KILLS, RAISES, LATER, NEVER, HANGS, INFINITE = 1001, 1002, 1003, 1004, 1005, 1006
+KILLS, RAISES, LATER, NEVER, HANGS, INFINITE, STUBBORN = 1001, 1002, 1003, 1004, 1005, 1006, 1007
+TRIES = {LATER: 3, STUBBORN: 4, NEVER: 1_000_000}
 
 
 class Temper(Model):
@@ -25,13 +26,12 @@ class Temper(Model):
             threading.Event().wait()
         if RAISES in numbers:
             raise ValueError(f"{RAISES} is not to my taste")
-        for number in (LATER, NEVER):
-            if number in numbers and len(numbers) == 1:
-                self.seen[number] += 1
-                if number == NEVER or self.seen[number] < 3:
-                    raise ModelRetry(f"try {self.seen[number]} was too early")
-            elif number in numbers:
+        for number in TRIES.keys() & set(numbers):
+            if len(numbers) > 1:
                 raise ModelRetry("in company it is too early, too")
+            self.seen[number] += 1
+            if self.seen[number] < TRIES[number]:
+                raise ModelRetry(f"try {self.seen[number]} was too early")
         answer = batch["n"].double() * 3 + 1
         answer[batch["n"] == INFINITE] = float("inf")
         return answer
