@@ -204,7 +204,7 @@ def _run(url: str | None, work: Callable[[Connection], Coroutine[Any, Any, list[
 
 @asynccontextmanager
 async def _connect(url: str) -> AsyncIterator[Connection]:
-    async with Connection(url, "tailrace dlq", on_connect=scripts.load_all) as c:
+    async with Connection(url, "tailrace-dlq", on_connect=scripts.load_all) as c:
         try:
             async with asyncio.timeout(ANSWER_S):
                 await c.wait_connected()
