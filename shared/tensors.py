@@ -45,17 +45,18 @@ def from_bytes(data: memoryview | bytes, datatype: str, shape: Sequence[int], *,
 
     Raises BadRequest, naming the tensor, when the bytes do not fit the shape.
     """
-    if any(size < 0 for size in shape):
+    if shape and min(shape) < 0:
         raise BadRequest(f"input '{name}': the shape {list(shape)} has a negative size; send what each axis really has")
     if datatype == "BYTES":
         return _bytes_elements(data, shape, name)
-    expected = byte_size(datatype, shape)
+    dtype = DTYPES[datatype]
+    expected = math.prod(shape) * dtype.itemsize
     if len(data) != expected:
         raise BadRequest(
             f"input '{name}': unexpected size for input: {datatype} {list(shape)} takes {expected} bytes, "
             f"{len(data)} came; send exactly the tensor's bytes, little-endian, in C order"
         )
-    return np.frombuffer(data, dtype=DTYPES[datatype]).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def to_bytes(array: Array, datatype: str) -> memoryview:
@@ -63,7 +64,8 @@ def to_bytes(array: Array, datatype: str) -> memoryview:
     if datatype == "BYTES":
         return memoryview(encode_bytes_elements(array.ravel().tolist()))
     contiguous = np.ascontiguousarray(array, dtype=DTYPES[datatype])
-    return contiguous.reshape(-1).view(np.uint8).data
+    # A memoryview refuses to cast what has no elements.
+    return contiguous.data.cast("B") if contiguous.size else memoryview(b"")
 
 
 def encode_bytes_elements(elements: Sequence[bytes]) -> bytes:

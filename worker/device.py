@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from shared import clock
@@ -36,8 +37,8 @@ class DeviceLost(Exception):
     """The device computes nothing any more in this process; only a new process can."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+# A struct and not a dataclass, which takes 1.1 us more to make, for every request.
+class Result(msgspec.Struct, frozen=True):
     """The answer to one request: `body` is an encoded ReplyBody, of an error when `failed`.
 
     `traceback` is for the worker's own log; it never travels to the client.

@@ -24,9 +24,12 @@ class Job:
     """Set when the payload could not be understood: the job is answered with this and never runs."""
 
 
+_NOTHING = ModelRequest({}, {}, 1)
+
+
 def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int) -> Job:
     """Decode a delivery. Never raises: what is wrong with the request becomes the job's error."""
-    request = ModelRequest({}, {}, 1)
+    request = _NOTHING
     wanted: list[str] = []
     cost, key, error = 1, None, None
     try:
@@ -49,12 +52,6 @@ def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w
         # The author's `cost` or `batch_key` failed on this input.
         error = BadRequest(f"the model could not size up the request: {type(e).__name__}: {e}")
     w2 = clock.now_ns()
-    waiting = Waiting(
-        id=delivery.id,
-        rows=max(1, request.rows),
-        cost=max(1, cost),
-        key=key,
-        since_ns=w2,
-        deadline_at_ns=w1 + delivery.left_us * 1000,
-    )
+    deadline_at_ns = w1 + delivery.left_us * 1000
+    waiting = Waiting(delivery.id, max(1, request.rows), max(1, cost), key, w2, deadline_at_ns)
     return Job(delivery, waiting, request, wanted, w0, w1, w2, error)

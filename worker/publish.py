@@ -59,39 +59,23 @@ class Publisher:
         sent_ns = clock.now_ns()
         answers = [
             work.Answer(
-                id=job.delivery.id,
-                attempt=job.delivery.attempt,
-                failed=result.failed,
-                answer=wire.encode_reply(self._stamps(run, job, done, done.encoded_ns[i], sent_ns), result.body),
+                job.delivery.id,
+                job.delivery.attempt,
+                result.failed,
+                wire.encode_reply(self._stamps(run, job, done, encoded_ns, sent_ns), result.body),
             )
-            for i, (job, result) in enumerate(zip(run.jobs, done.results, strict=True))
+            for job, result, encoded_ns in zip(run.jobs, done.results, done.encoded_ns, strict=True)
         ]
         may_pass = [i for i, result in enumerate(done.results) if result.may_pass]
         statuses = await self._hand_in(run.queue, answers, run.jobs, may_pass)
         confirmed_ns = clock.now_ns()
         _tell_failures(run, done)
+        stamps = (run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns)
         for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
             outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
-            self._log.write(
-                _wreq(
-                    run.queue,
-                    job,
-                    outcome,
-                    run=run,
-                    stamps=(
-                        run.sealed_ns,
-                        done.entered_ns,
-                        done.collated_ns,
-                        done.done_ns,
-                        done.encoded_ns[i],
-                        sent_ns,
-                        confirmed_ns,
-                    ),
-                    position=i,
-                    bytes_out=len(result.body),
-                    error=(result.error_code, result.error),
-                )
-            )
+            times = (*stamps, done.encoded_ns[i], sent_ns, confirmed_ns)
+            error = (result.error_code, result.error)
+            self._log.write(_wreq(run.queue, job, outcome, times, error, run.batch_id, i, len(result.body)))
         self._log.write(_batch(run, done))
         if "OK" in statuses:
             await self._count(run.queue, _counters(run, done))
@@ -131,7 +115,7 @@ class Publisher:
         for job, status in zip(jobs, statuses, strict=True):
             assert job.error is not None
             error = (job.error.kind.code, job.error.message)
-            self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, stamps=(now,) * 7, error=error))
+            self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, (now,) * 7, error))
 
     async def _hand_in(
         self, queue: Queue, answers: list[work.Answer], jobs: Sequence[Job], may_pass: Sequence[int] = ()
@@ -157,27 +141,13 @@ class Publisher:
             await asyncio.sleep(RETRY_S)
 
     def _stamps(self, run: Run, job: Job, done: Executed, encoded_ns: int, sent_ns: int) -> wire.WorkerStamps:
+        d = job.delivery
+        # By position, as in `_wreq`: both are made for every request, and names take 1 us more each.
         return wire.WorkerStamps(
-            w0=job.w0,
-            w1=job.w1,
-            w2=job.w2,
-            w3=run.sealed_ns,
-            w4=done.entered_ns,
-            w5=done.collated_ns,
-            w6=done.done_ns,
-            w7=encoded_ns,
-            w8=sent_ns,
-            worker=self._worker,
-            clock=self._clock_id,
-            attempt=job.delivery.attempt,
-            lost_us=job.delivery.lost_us,
-            batch_id=run.batch_id,
-            batch_rows=run.rows,
-            batch_requests=len(run.jobs),
-            close_reason=run.reason.value,
-            tokens_useful=done.tokens_useful,
-            tokens_padded=done.tokens_padded,
-        )
+            job.w0, job.w1, job.w2, run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns, encoded_ns, sent_ns,
+            self._worker, self._clock_id, d.attempt, d.lost_us,
+            run.batch_id, run.rows, len(run.jobs), run.reason.value, done.tokens_useful, done.tokens_padded,
+        )  # fmt: skip
 
 
 def _delay_us(attempt: int) -> int:
@@ -208,47 +178,20 @@ def _wreq(
     queue: Queue,
     job: Job,
     outcome: str,
-    *,
-    stamps: tuple[int, int, int, int, int, int, int],
-    run: Run | None = None,
+    times: tuple[int, int, int, int, int, int, int],
+    error: tuple[str, str],
+    batch_id: str = "",
     position: int = 0,
     bytes_out: int = 0,
-    error: tuple[str, str] = ("", ""),
 ) -> Wreq:
+    """The log record of an attempt; `times` are w3 to w9, `error` code and text."""
     d = job.delivery
-    w3, w4, w5, w6, w7, w8, w9 = stamps
     trace_id, span_id = _trace(job)
     return Wreq(
-        id=d.id,
-        trace_id=trace_id,
-        parent_span_id=span_id,
-        model=queue.model,
-        version=queue.version,
-        attempt=d.attempt,
-        outcome=outcome,
-        w0=job.w0,
-        w1=job.w1,
-        w2=job.w2,
-        w3=w3,
-        w4=w4,
-        w5=w5,
-        w6=w6,
-        w7=w7,
-        w8=w8,
-        w9=w9,
-        g3=d.sent_ns,
-        gateway=d.gateway,
-        entry_id=d.entry_id,
-        lost_us=d.lost_us,
-        batch_id=run.batch_id if run else "",
-        position=position,
-        rows=job.waiting.rows,
-        cost=job.waiting.cost,
-        bytes_in=len(d.payload),
-        bytes_out=bytes_out,
-        error_code=error[0],
-        error=error[1],
-    )
+        d.id, trace_id, span_id, queue.model, queue.version, d.attempt, outcome, job.w0, job.w1, job.w2, *times,
+        d.sent_ns, d.gateway, d.entry_id, d.lost_us,
+        batch_id, position, job.waiting.rows, job.waiting.cost, len(d.payload), bytes_out, *error,
+    )  # fmt: skip
 
 
 def _batch(run: Run, done: Executed) -> Batch:

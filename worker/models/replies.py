@@ -8,6 +8,8 @@ from shared.tensors import DTYPES, to_bytes
 from shared.wire import ModelTensor, ReplyBody, Tensor, encode_reply_body
 from worker.models.interface import Array, ModelConfig, ModelInputError, ModelReply, ModelRequest
 
+_OBJECT = np.dtype(object)
+
 
 class ModelOutputError(Exception):
     """The model answered something else than it declares: the author's fault."""
@@ -28,19 +30,14 @@ def encode(config: ModelConfig, request: ModelRequest, reply: ModelReply, wanted
     """
     if not isinstance(reply, ModelReply):
         raise ModelOutputError(f"split returned a {type(reply).__name__}; return ModelReply objects")
-    declared = {output.name: output for output in config.outputs}
     outputs = []
-    for name in wanted or declared:
-        if name not in declared:
-            raise ModelInputError(
-                f"unexpected inference output '{name}' for model '{config.name}'; it has {list(declared)}"
-            )
+    for declared in _chosen(config, wanted) if wanted else config.outputs:
+        name, datatype = declared.name, declared.datatype
         if name not in reply.outputs:
             raise ModelOutputError(f"the reply has no output '{name}', which model.toml declares")
-        array = _checked(config, declared[name], reply.outputs[name], request.rows)
-        datatype = declared[name].datatype
+        array = _checked(config, declared, reply.outputs[name], request.rows)
         outputs.append(Tensor(name, datatype, list(array.shape), to_bytes(array, datatype)))
-    return encode_reply_body(ReplyBody(outputs=outputs, parameters=reply.parameters))
+    return encode_reply_body(ReplyBody(outputs, reply.parameters))
 
 
 def encode_failure(code: str, text: str) -> bytes:
@@ -48,26 +45,40 @@ def encode_failure(code: str, text: str) -> bytes:
     return encode_reply_body(ReplyBody(error_code=code, error=text))
 
 
+def _chosen(config: ModelConfig, wanted: Sequence[str]) -> list[ModelTensor]:
+    declared = {output.name: output for output in config.outputs}
+    for name in wanted:
+        if name not in declared:
+            raise ModelInputError(
+                f"unexpected inference output '{name}' for model '{config.name}'; it has {list(declared)}"
+            )
+    return [declared[name] for name in wanted]
+
+
 def _checked(config: ModelConfig, declared: ModelTensor, array: Array, rows: int) -> Array:
     name, datatype = declared.name, declared.datatype
     if not isinstance(array, np.ndarray):
         raise ModelOutputError(f"output '{name}' is a {type(array).__name__}; replies hold numpy arrays")
-    expected_dtype = np.dtype(object) if datatype == "BYTES" else DTYPES[datatype]
+    expected_dtype = _OBJECT if datatype == "BYTES" else DTYPES[datatype]
     if array.dtype != expected_dtype:
         raise ModelOutputError(
             f"output '{name}' is {array.dtype}; model.toml declares {datatype}, which is {expected_dtype} in numpy"
         )
-    expected = [rows, *declared.shape] if config.max_batch_size > 0 else declared.shape
-    fits = len(expected) == array.ndim and all(e in (-1, size) for e, size in zip(expected, array.shape, strict=True))
-    if not fits:
+    expected = (rows, *declared.shape) if config.max_batch_size > 0 else tuple(declared.shape)
+    if array.shape != expected and not _fits(array.shape, expected):
         raise ModelOutputError(
-            f"output '{name}' has shape {list(array.shape)} for {rows} rows; model.toml makes it {expected}"
+            f"output '{name}' has shape {list(array.shape)} for {rows} rows; model.toml makes it {list(expected)}"
         )
     if config.finite and not _is_finite(array, datatype):
         raise ModelOutputError(
             f"output '{name}' holds NaN or infinity, which model.toml refuses (finite = true): look at the input"
         )
     return _as_bytes(array, name) if datatype == "BYTES" else array
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """True when they are equal but for the variable dimensions of `expected`."""
+    return len(shape) == len(expected) and all(e in (-1, size) for e, size in zip(expected, shape, strict=True))
 
 
 def _is_finite(array: Array, datatype: str) -> bool:
