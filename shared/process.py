@@ -6,10 +6,11 @@ import uuid
 from dataclasses import asdict
 from pathlib import Path
 
-from shared import humanlog, vitals
+from shared import humanlog
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Cfg
+from shared.redis_urls import without_secrets
 from shared.settings import CommonSettings
 
 
@@ -21,5 +22,5 @@ def begin(kind: str, settings: CommonSettings) -> tuple[str, EventLog]:
         log = EventLog(Path(settings.log_dir), kind, name)
     except OSError as e:
         raise SettingsError(f"--log-dir {settings.log_dir} cannot be used: {e.strerror}") from e
-    log.write(Cfg({**asdict(settings), "redis": vitals.URL_PASSWORD.sub("//", settings.redis)}))
+    log.write(Cfg({**asdict(settings), "redis": without_secrets(settings.redis)}))
     return name, log

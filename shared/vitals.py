@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import re
 import resource
 from collections.abc import Callable
 from importlib import metadata
@@ -16,9 +15,8 @@ import psutil
 from shared import clock
 from shared.eventlog import EventLog
 from shared.events import Clk, Evt, Hello, PeerOffset, Res
+from shared.redis_urls import without_secrets
 
-URL_PASSWORD = re.compile(r"//[^/@]*@")
-"""User and password in a URL: they must not reach a log."""
 GC_PAUSE_MIN_NS = 1_000_000
 """A shorter pause of a young generation is not worth a line; a full collection always is."""
 LOOP_BEAT_S = 0.02
@@ -61,7 +59,7 @@ def hello(argv: list[str], *, torch: str = "", torch_threads: int = 0) -> Hello:
         cgroup_cores=cgroup_cores(),
         torch_threads=torch_threads,
         gc_thresholds=list(gc.get_threshold()),
-        argv=[URL_PASSWORD.sub("//", word) for word in argv],
+        argv=[without_secrets(word) for word in argv],
     )
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -48,6 +48,15 @@ def _settings(kind: type[Any], flags: dict[str, Any]) -> Any:
         raise WrongSettings(f"the settings are wrong:\n{e}") from e
 
 
+def _run(run: Callable[[Any], int], settings: Any) -> NoReturn:
+    """Run a process. What turns out wrong only then (a Redis that evicts) has the exit status of wrong settings."""
+    try:
+        status = run(settings)
+    except SettingsError as e:
+        raise WrongSettings(f"cannot start: {e}") from e
+    sys.exit(status)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tailrace")
 def cli() -> None:
@@ -67,7 +76,7 @@ def gateway(**flags: Any) -> None:
     """
     from gateway.main import main as run
 
-    sys.exit(run(_settings(GatewaySettings, flags)))
+    _run(run, _settings(GatewaySettings, flags))
 
 
 @cli.command()
@@ -83,7 +92,7 @@ def worker(**flags: Any) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from worker.main import main as run
 
-    sys.exit(run(settings))
+    _run(run, settings)
 
 
 @cli.command(short_help="Run everything on this machine, until Ctrl-C.")

@@ -21,6 +21,7 @@ from shared import clock, humanlog, vitals
 from shared.broker.embedded import SOCKET_PATH_MAX, EmbeddedRedis, NoRedis
 from shared.eventlog import EventLog
 from shared.events import Evt
+from shared.redis_urls import without_secrets
 from tailrace.supervise import Child, GaveUp, die_with_parent
 
 KILL_AFTER_DRAIN_S = 5.0
@@ -65,8 +66,8 @@ class Stack:
 
     @property
     def shown_redis_url(self) -> str:
-        """The URL of Redis without a password, for people."""
-        return vitals.URL_PASSWORD.sub("//", self.redis_url)
+        """The URLs of Redis without passwords, for people."""
+        return without_secrets(self.redis_url)
 
     async def start(self) -> None:
         """Start everything. Raises GaveUp, NoRedis."""

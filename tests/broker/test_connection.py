@@ -13,7 +13,7 @@ from support.scene import config, frozen, lost
 from support.waiting import eventually, soon
 
 from shared import clock
-from shared.broker import connection, requests, scripts, work
+from shared.broker import connection, pipe, requests, scripts, work
 from shared.broker.connection import Busy, Connection, NotConnected, OutcomeUnknown, ReplyError
 from shared.broker.embedded import EmbeddedRedis
 from shared.keys import Queue

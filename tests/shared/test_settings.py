@@ -118,6 +118,7 @@ def test_a_name_that_does_not_exist_is_a_mistake_with_a_suggestion(tmp_path: Pat
         ("request_timeout_s", "0", "set at least 0.001"),
         ("log_level", "INFO", "choose debug, info, warning or error"),
         ("redis", "http://localhost", "begin it with redis://, rediss:// or unix://"),
+        ("redis", "redis://localhost:99999", "its port is no number"),
     ],
 )
 def test_a_wrong_value_is_told_with_what_to_do(name: str, text: str, advice: str) -> None:
@@ -129,6 +130,15 @@ def test_a_wrong_value_is_told_with_what_to_do(name: str, text: str, advice: str
     assert advice in told
     (told,) = mistakes(flags={name: text})
     assert told.startswith(f"--{name.replace('_', '-')}=")
+
+
+def test_redis_may_be_several_servers() -> None:
+    """Each of them is checked, and a mistake in one does not tell the password of any."""
+    several = "redis://:s3cret@a:6379/0,rediss://b:6379"
+    assert gateway(flags={"redis": several}).redis == several
+    told = mistakes(flags={"redis": "redis://:s3cret@a:x,redis://b,http://:s3cret@c"})
+    assert [line.partition(": ")[0] for line in told] == ["--redis='redis://a:x'", "--redis='http://c'"]
+    assert "s3cret" not in str(told)
 
 
 @pytest.mark.parametrize(
