@@ -40,6 +40,7 @@ class Call:
     bytes_out: int = 0
     deadline_ms: int = 0
     inflight: int = 0
+    tenant: str = ""
     parts: list[Pending] = field(default_factory=list)
     deciding: Pending | None = None
     stamps: wire.WorkerStamps | None = None
@@ -94,9 +95,9 @@ class Call:
             *msgspec.structs.astuple(self.stamps or NO_STAMPS),
             self.rows, self.bytes_in, self.bytes_out, self.deadline_ms, entry_id, submits, self.inflight,
             len(self.parts) if split else 0, p.id if p and split else "",
-            e.kind.code if e else "", e.message if e else "",
+            e.kind.code if e else "", e.message if e else "", self.tenant,
         )  # fmt: skip
 
 
-INFERENCE_ROUTES = frozenset({"infer", "embeddings"})
+INFERENCE_ROUTES = frozenset({"infer", "embeddings", "jobs"})
 CLIENT_GONE = TailraceError(ErrorKind.CANCELLED, "the client closed its connection before the answer was ready")

@@ -1,58 +1,47 @@
-"""The routes of the Open Inference Protocol, Triton's extensions and OpenAI's embeddings, on the submitter."""
+"""The routes that tell what the server and its models are, and those that offer and withdraw models."""
 
-import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
 
 from aiohttp import web
 
-from gateway import metadata, oip_reply, openai
-from gateway.bodies import BodyBudget, compress_if_asked, read_body
+from gateway import metadata
+from gateway.bodies import BodyBudget, read_body
 from gateway.call import Call
 from gateway.directory import Directory
-from gateway.oip_request import parse_infer
-from gateway.refusals import late_error
+from gateway.door import Door
 from gateway.reply import HttpReply, json_reply
-from gateway.routes import Routes
-from gateway.submit import Submitter
-from shared import clock, wire
+from gateway.routes import MODEL, VERSION, Routes
+from shared import wire
 from shared.broker import requests
 from shared.broker.connection import BrokerError, Connection
 from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.keys import Queue
 from shared.settings import GatewaySettings
 
-MODEL = "/v2/models/{model}"
-VERSION = "/v2/models/{model}/versions/{version}"
-queue_of = lru_cache(Queue)
-"""The queue of a model's version; made once, since its names are put together from parts."""
-
 
 class Handlers:
-    """One gateway's routes."""
+    """One gateway's routes that ask no model."""
 
     def __init__(
         self,
         settings: GatewaySettings,
         directory: Directory,
-        submitter: Submitter,
         connection: Connection,
+        door: Door,
+        budget: BodyBudget,
         version: str,
     ) -> None:
         self._settings = settings
         self._directory = directory
-        self._submitter = submitter
         self._connection = connection
+        self._door = door
+        self._budget = budget
         self._server_version = version
-        self._budget = BodyBudget(settings.inflight_bytes_max)
         self.draining = False
 
     def add_to(self, routes: Routes) -> None:
-        """Mount everything."""
+        """Mount the routes."""
         add = routes.add
-        for base in (MODEL, VERSION):
-            add("POST", f"{base}/infer", self.infer, name="infer")
-        add("POST", "/v1/embeddings", self.embeddings, name="embeddings")
         add("GET", "/v1/models", self.openai_models)
         add("GET", "/v2", self.server)
         add("GET", "/v2/", self.server)
@@ -76,90 +65,6 @@ class Handlers:
             add("GET", f"/v2/{kind}/status", self.no_shared_memory)
             add("GET", f"/v2/{kind}/region/{{region}}/status", self.no_shared_memory)
             add("POST", f"/v2/{kind}/*", self.not_here)
-
-    # -- inference -----------------------------------------------------------------------------------------------
-
-    async def infer(self, request: web.BaseRequest, call: Call) -> HttpReply:
-        """POST v2/models/{model}[/versions/{version}]/infer."""
-        body = await self._read(request, call)
-        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
-        call.model = model
-        asked = parse_infer(body, request.headers.get("Inference-Header-Content-Length"), model)
-        call.client_id, call.rows = asked.client_id, asked.rows
-        if asked.rows == 0:
-            answer = oip_reply.empty_reply(model)
-        else:
-            answers = await self._ask(request, call, model, [asked.request], asked.timeout_us)
-            answer = answers[0]
-        rendered = oip_reply.render_infer(asked, model, answer)
-        headers: tuple[tuple[str, str], ...] = ()
-        if rendered.json_length is not None:
-            headers = (("Inference-Header-Content-Length", str(rendered.json_length)),)
-        reply = HttpReply(rendered.body, content_type=rendered.content_type, headers=headers)
-        return await compress_if_asked(request, reply)
-
-    async def embeddings(self, request: web.BaseRequest, call: Call) -> HttpReply:
-        """POST v1/embeddings."""
-        body = await self._read(request, call)
-        asked = openai.parse_embeddings(body)
-        model = self._directory.resolve(asked.model)
-        if model.task != "embedding":
-            raise BadRequest(f"model '{model.name}' is no embedding model; ask POST /v2/models/{model.name}/infer")
-        call.model, call.rows = model, len(asked.texts)
-        answers = await self._ask(request, call, model, openai.to_requests(asked, model), None)
-        return HttpReply(openai.render_embeddings(asked, model, answers))
-
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        return await read_body(request, self._settings.body_bytes_max, self._budget)
-
-    async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
-        body = await self._body(request)
-        call.g1 = clock.now_ns()
-        call.bytes_in = len(body)
-        return body
-
-    async def _ask(
-        self,
-        request: web.BaseRequest,
-        call: Call,
-        model: wire.ModelDescriptor,
-        parts: Sequence[wire.RequestBody],
-        timeout_us: int | None,
-    ) -> list[wire.ReplyBody]:
-        """Send the parts of a request and wait for all answers. If one fails the others are withdrawn."""
-        budget_ns, late = _budget(request, timeout_us, self._settings.request_timeout_s)
-        call.deadline_ms = budget_ns // 1_000_000
-        payloads = [wire.encode_request(part) for part in parts]
-        call.g2 = clock.now_ns()
-        if call.g2 - call.g0 >= budget_ns:
-            raise late_error(late)
-        queue = queue_of(model.name, model.version)
-        try:
-            for i, payload in enumerate(payloads):
-                call.parts.append(
-                    self._submitter.submit(
-                        id=call.id if i == 0 else f"{call.id}-{i}",
-                        queue=queue,
-                        payload=payload,
-                        traceparent=call.trace.traceparent,
-                        tracestate=call.trace.tracestate,
-                        deadline_at_ns=call.g0 + budget_ns,
-                        late=late,
-                    )
-                )
-            if len(call.parts) == 1:
-                replies = [await call.parts[0].answer]
-            else:
-                replies = await asyncio.gather(*(p.answer for p in call.parts))
-        finally:
-            for p in call.parts:
-                self._submitter.abandon(p)  # no effect on those that have ended
-            call.g6 = clock.now_ns()
-            for p in call.parts:
-                if p.answer.done() and not p.answer.cancelled():
-                    p.answer.exception()  # seen, so that asyncio does not complain about the second of two failures
-            call.settle()
-        return [reply.body for reply in replies]
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -220,6 +125,7 @@ class Handlers:
 
     async def index(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/index."""
+        await self._door.enter(request.headers)
         models = self._directory.models()
         entries = metadata.repository_index(models)
         live = {(m.name, m.version) for m in models if self._directory.is_live(m)}
@@ -230,17 +136,17 @@ class Handlers:
 
     async def load(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/models/{model}/load: offer a model that the workers have."""
-        await self._body(request)
-        await self._offer(call, offered=True)
+        await self._offer(request, call, offered=True)
         return HttpReply()
 
     async def unload(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/repository/models/{model}/unload: withdraw a model from clients; the workers keep it in memory."""
-        await self._body(request)
-        await self._offer(call, offered=False)
+        await self._offer(request, call, offered=False)
         return HttpReply()
 
-    async def _offer(self, call: Call, *, offered: bool) -> None:
+    async def _offer(self, request: web.BaseRequest, call: Call, *, offered: bool) -> None:
+        await self._door.enter(request.headers)
+        await read_body(request, self._settings.body_bytes_max, self._budget)
         try:
             await self._directory.offer(call.values["model"], offered=offered)
         except BrokerError as e:
@@ -274,21 +180,3 @@ class Handlers:
     async def not_here(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """What Triton has and we refuse cleanly."""
         raise TailraceError(ErrorKind.UNSUPPORTED, f"{request.method} {request.path} is not supported by this server")
-
-
-def _budget(request: web.BaseRequest, timeout_us: int | None, longest_s: float) -> tuple[int, ErrorKind]:
-    """Nanoseconds until the deadline, and the error it ends with: the shortest of the three limits decides."""
-    budget_ns, late = int(longest_s * 1e9), ErrorKind.DEADLINE
-    if timeout_us is not None and timeout_us * 1000 < budget_ns:
-        budget_ns, late = timeout_us * 1000, ErrorKind.QUEUE_TIMEOUT
-    header = request.headers.get("x-request-timeout-ms")
-    if header is not None:
-        try:
-            timeout_ms = float(header)
-            if not 0 < timeout_ms < 1e12:
-                raise ValueError
-        except ValueError:
-            raise BadRequest(f"x-request-timeout-ms is '{header[:40]}'; send milliseconds, a number above 0") from None
-        if timeout_ms * 1e6 < budget_ns:
-            budget_ns, late = int(timeout_ms * 1e6), ErrorKind.DEADLINE
-    return budget_ns, late

@@ -9,12 +9,16 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from gateway.bodies import BodyBudget
 from gateway.directory import Directory
+from gateway.door import Door
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
+from gateway.inference import Inference
 from gateway.replies import Replies
 from gateway.routes import Routes
 from gateway.submit import Submitter
+from gateway.tenants import Tenants, load_tenants
 from shared import clock, humanlog, vitals
 from shared.broker import requests, scripts
 from shared.broker.connection import BrokerError, Connection
@@ -35,15 +39,21 @@ def main(settings: GatewaySettings) -> int:
     except SettingsError as e:
         humanlog.get().error(f"cannot start: {e}")
         return 2
+    try:
+        tenants = load_tenants(settings.tenants)
+    except SettingsError as e:
+        humanlog.get().error(f"cannot start: {e}")
+        log.close("wrong settings")
+        return 2
     log.write(vitals.hello(sys.argv))
     with vitals.GcWatch(log):
         vitals.calm_gc()
-        status = uvloop.run(serve(settings, name, log))
+        status = uvloop.run(serve(settings, name, log, tenants))
     log.close("stopped")
     return status
 
 
-async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
+async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Tenants) -> int:
     """Serve until SIGTERM or SIGINT, then drain."""
     human = humanlog.get()
     down_since_ns = 0
@@ -69,7 +79,9 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
     )
     replies = Replies(connection, reading, submitter)
     directory = Directory(connection, log, replies.add)
-    handlers = Handlers(settings, directory, submitter, connection, metadata.version("tailrace"))
+    door, budget = Door(tenants, connection), BodyBudget(settings.inflight_bytes_max)
+    handlers = Handlers(settings, directory, connection, door, budget, metadata.version("tailrace"))
+    inference = Inference(settings, directory, submitter, door, budget)
     watch = vitals.LoopWatch(log)
     depths: dict[str, int] = {}
 
@@ -77,6 +89,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog) -> int:
         return {"inflight": len(submitter.pending), "queued": dict(depths)}
 
     routes = Routes()
+    inference.add_to(routes)
     handlers.add_to(routes)
     http = Http(routes, log, watch, clock.clock_id(), lambda: len(submitter.pending))
     server = Server(http.serve, handler_cancellation=True, auto_decompress=False, access_log=None)

@@ -108,7 +108,7 @@ def render_embeddings(call: EmbeddingsCall, model: ModelDescriptor, bodies: Sequ
 
 def render_error(error: TailraceError) -> bytes:
     """The error in OpenAI's form; the status is `error.kind.status`."""
-    if error.kind is ErrorKind.QUEUE_FULL:
+    if error.kind.status == 429:
         kind = "rate_limit_error"
     else:
         kind = "invalid_request_error" if error.kind.status < 500 else "server_error"

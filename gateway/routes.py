@@ -16,6 +16,8 @@ from shared.errors import ErrorKind, TailraceError
 
 Handler = Callable[[web.BaseRequest, Call], Awaitable[HttpReply]]
 PATHS_REMEMBERED = 1024
+MODEL = "/v2/models/{model}"
+VERSION = "/v2/models/{model}/versions/{version}"
 
 
 class Route(NamedTuple):

@@ -121,9 +121,7 @@ class Submitter:
                 retry_after_s=1,
             )
         answer: asyncio.Future[wire.Reply] = self._loop.create_future()
-        p = Pending(
-            id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job
-        )
+        p = Pending(id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job)
         self.pending[id] = p
         self._bytes += len(payload)
         p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - clock.now_ns()) / 1e9), self._expire, p)
@@ -267,8 +265,17 @@ class Submitter:
                 p.submits += 1
             submissions = [
                 requests.Submission(
-                    p.id, max(1, (p.deadline_at_ns - now) // 1000), p.payload, p.traceparent, p.tracestate, p.g3,
-                    p.priority, p.tenant.name, p.tenant.weight, p.tenant.live_max, p.job,
+                    p.id,
+                    max(1, (p.deadline_at_ns - now) // 1000),
+                    p.payload,
+                    p.traceparent,
+                    p.tracestate,
+                    p.g3,
+                    p.priority,
+                    p.tenant.name,
+                    p.tenant.weight,
+                    p.tenant.live_max,
+                    p.job,
                 )
                 for p in ps
             ]

@@ -128,6 +128,7 @@ class Req(msgspec.Struct, frozen=True, tag_field="t", tag="req", omit_defaults=T
     part: str = ""
     error_code: str = ""
     error: str = ""
+    tenant: str = ""
 
 
 class Wreq(msgspec.Struct, frozen=True, tag_field="t", tag="wreq", omit_defaults=True):

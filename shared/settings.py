@@ -12,15 +12,21 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared import redis_urls
 from shared.errors import SettingsError
 
 ENV_PREFIX = "TAILRACE_"
 
 
-def setting(default: Any, help: str, *, min: float | None = None, max: float | None = None) -> Any:
-    """A dataclass field with its help text and bounds."""
-    return field(default=default, metadata={"help": help, "min": min, "max": max})
+def setting(
+    default: Any, help: str, *, min: float | None = None, max: float | None = None, secret: bool = False
+) -> Any:
+    """A dataclass field with its help text and bounds. A `secret` is left out of the logs."""
+    return field(default=default, metadata={"help": help, "min": min, "max": max, "secret": secret})
+
+
+def secrets_of(settings: Any) -> frozenset[str]:
+    """The names of the settings that no log may show."""
+    return frozenset(f.name for f in fields(settings) if f.metadata["secret"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +34,7 @@ class CommonSettings:
     """What every process has."""
 
     redis: str = setting(
-        "redis://127.0.0.1:6379/0",
-        "URL of the Redis or Valkey server: redis://, rediss:// or unix://. "
-        "Of several, with commas between, the primary is used.",
+        "redis://127.0.0.1:6379/0", "URL of the Redis or Valkey server: redis://, rediss:// or unix://."
     )
     log_dir: str = setting(".tailrace/logs", "Directory of the event logs (JSON lines).")
     log_level: str = setting("info", "Least level of the logs for people: debug, info, warning or error.")
@@ -67,6 +71,23 @@ class GatewaySettings(CommonSettings):
         "Most requests of one tenant queued or running for one model version, unless its own limit says otherwise.",
         min=1,
     )
+    tenants: str = setting("", "TOML file of the tenants and their API keys; empty asks nobody for a key.")
+    job_timeout_s: float = setting(
+        3600.0, "Deadline of an asynchronous job that names none, and the longest one may name.", min=0.001
+    )
+    job_ttl_s: float = setting(86_400.0, "How long the result of a job is kept.", min=1, max=30 * 86_400)
+    job_wait_s: float = setting(60.0, "Longest wait for a job's end in one GET.", min=0)
+    job_durability: str = setting(
+        "none", "What must have a job before it is accepted, if it names nothing: none, replica, fsync or both."
+    )
+    durable_wait_s: float = setting(2.0, "How long replica and disk have to confirm a job.", min=0.01, max=60)
+    idempotency_ttl_s: float = setting(
+        86_400.0, "How long the answer to a request with an Idempotency-Key is kept.", min=1, max=30 * 86_400
+    )
+    webhook_hosts: str = setting(
+        "", "Hosts that webhooks may be sent to, HOST or HOST:PORT with commas between, * for any text; empty: none."
+    )
+    webhook_secret: str = setting("", "Key of the signature of webhooks; needed with webhook_hosts.", secret=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +190,8 @@ def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
         mistakes.append(f"{where}={value}: set at most {high}")
     if declared.name == "log_level" and converted not in ("debug", "info", "warning", "error"):
         mistakes.append(f"{where}={value!r}: choose debug, info, warning or error")
-    if declared.name == "redis":
-        wrong = ((url, redis_urls.mistake(url)) for url in redis_urls.split(converted) or [""])
-        mistakes += [f"{where}={redis_urls.without_secrets(url)!r}: {mistake}" for url, mistake in wrong if mistake]
+    if declared.name == "job_durability" and converted not in ("none", "replica", "fsync", "both"):
+        mistakes.append(f"{where}={value!r}: choose none, replica, fsync or both")
+    if declared.name == "redis" and not str(converted).startswith(("redis://", "rediss://", "unix://")):
+        mistakes.append(f"{where}={value!r}: begin it with redis://, rediss:// or unix://")
     return converted

@@ -17,7 +17,7 @@ def test_a_record_has_every_fact_under_its_name() -> None:
     call.g1, call.g2, call.g6, call.g7, call.g8, call.g0_lag = 2, 3, 7, 8, 9, 10
     call.model = ModelDescriptor("m", "3", "p", 8, [], [])
     call.client_id, call.rows, call.bytes_in, call.bytes_out, call.deadline_ms = "theirs", 11, 12, 13, 14
-    call.inflight, call.stamps, call.error = 15, STAMPS, BadRequest("no")
+    call.inflight, call.stamps, call.error, call.tenant = 15, STAMPS, BadRequest("no"), "us"
     record = msgspec.structs.asdict(call.record(400))
     stamps = msgspec.structs.asdict(STAMPS)
     stamps["worker_clock"] = stamps.pop("clock")
@@ -28,6 +28,7 @@ def test_a_record_has_every_fact_under_its_name() -> None:
         "g0": 1, "g1": 2, "g2": 3, "g3": 0, "g4": 0, "g5": 0, "g6": 7, "g7": 8, "g8": 9, "g0_lag": 10,
         "rows": 11, "bytes_in": 12, "bytes_out": 13, "deadline_ms": 14, "entry_id": "", "submits": 0, "inflight": 15,
         "parts": 0, "part": "", "error_code": "bad_request", "error": "no",
+        "tenant": "us",
     }  # fmt: skip
 
 
