@@ -11,7 +11,7 @@ from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Cfg
 from shared.redis_urls import without_secrets
-from shared.settings import CommonSettings
+from shared.settings import CommonSettings, secrets_of
 
 
 def begin(kind: str, settings: CommonSettings) -> tuple[str, EventLog]:
@@ -22,5 +22,6 @@ def begin(kind: str, settings: CommonSettings) -> tuple[str, EventLog]:
         log = EventLog(Path(settings.log_dir), kind, name)
     except OSError as e:
         raise SettingsError(f"--log-dir {settings.log_dir} cannot be used: {e.strerror}") from e
-    log.write(Cfg({**asdict(settings), "redis": without_secrets(settings.redis)}))
+    hidden = dict.fromkeys(secrets_of(settings), "(secret)")
+    log.write(Cfg({**asdict(settings), **hidden, "redis": without_secrets(settings.redis)}))
     return name, log

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shared import redis_urls
 from shared.errors import SettingsError
 
 ENV_PREFIX = "TAILRACE_"
@@ -34,7 +35,9 @@ class CommonSettings:
     """What every process has."""
 
     redis: str = setting(
-        "redis://127.0.0.1:6379/0", "URL of the Redis or Valkey server: redis://, rediss:// or unix://."
+        "redis://127.0.0.1:6379/0",
+        "URL of the Redis or Valkey server: redis://, rediss:// or unix://. "
+        "Of several, with commas between, the primary is used.",
     )
     log_dir: str = setting(".tailrace/logs", "Directory of the event logs (JSON lines).")
     log_level: str = setting("info", "Least level of the logs for people: debug, info, warning or error.")
@@ -192,6 +195,7 @@ def _check(where: str, value: Any, declared: Any, mistakes: list[str]) -> Any:
         mistakes.append(f"{where}={value!r}: choose debug, info, warning or error")
     if declared.name == "job_durability" and converted not in ("none", "replica", "fsync", "both"):
         mistakes.append(f"{where}={value!r}: choose none, replica, fsync or both")
-    if declared.name == "redis" and not str(converted).startswith(("redis://", "rediss://", "unix://")):
-        mistakes.append(f"{where}={value!r}: begin it with redis://, rediss:// or unix://")
+    if declared.name == "redis":
+        wrong = ((url, redis_urls.mistake(url)) for url in redis_urls.split(converted) or [""])
+        mistakes += [f"{where}={redis_urls.without_secrets(url)!r}: {mistake}" for url, mistake in wrong if mistake]
     return converted

@@ -336,9 +336,11 @@ class Reply:
         return self.status == 200 and json.loads(self.text)["outputs"][0]["data"] == [slow_answer(self.n)]
 
 
-async def ask_slow(session: aiohttp.ClientSession, url: str, n: int, *, label: str = "") -> Reply:
+async def ask_slow(
+    session: aiohttp.ClientSession, url: str, n: int, *, label: str = "", headers: Mapping[str, str] | None = None
+) -> Reply:
     """Ask `slow` for one number. Raises what the connection raises."""
-    headers = {"x-request-id": label} if label else {}
+    headers = {"x-request-id": label, **(headers or {})} if label else headers
     async with session.post(f"{url}/v2/models/slow/infer", data=slow_body(n), headers=headers) as response:
         text = await response.text()
         return Reply(n, response.status, text, dict(response.headers), clock.now_ns())
@@ -348,6 +350,12 @@ def clients() -> aiohttp.ClientSession:
     """A session without a limit of connections."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout)
+
+
+async def ask_at_once(url: str, numbers: Iterable[int], headers: Mapping[str, str] | None = None) -> list[Reply]:
+    """Ask `slow` for all numbers, each from a client of its own, all at the same time."""
+    async with clients() as session:
+        return await asyncio.gather(*(ask_slow(session, url, n, headers=headers) for n in numbers))
 
 
 async def ask_many(
