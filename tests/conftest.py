@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import pytest_asyncio
-from support.audit import leftovers
+from support.audit import disorder, leftovers
 from support.proxy import Proxy
 from support.scene import Scene
 from support.servers import NAMES, binaries
@@ -67,13 +67,14 @@ def oldest_server(redis_servers: dict[str, EmbeddedRedis]) -> EmbeddedRedis:
 
 @pytest_asyncio.fixture
 async def connection(redis_server: EmbeddedRedis) -> AsyncIterator[Connection]:
-    """A connection to an empty Redis. Afterwards every key must have a time to live, or belong to a queue for good."""
+    """A connection to an empty Redis. Afterwards every key must have a time to live, or belong to a queue for good;
+    and what is live must be reachable and counted."""
     async with Connection(redis_server.url, "test", on_connect=scripts.load_all) as c:
         await soon(c.wait_connected())
         await c.call("FLUSHALL")
         yield c
         await soon(c.wait_connected())
-        assert await leftovers(c) == []
+        assert await leftovers(c) + await disorder(c) == []
 
 
 @pytest_asyncio.fixture

@@ -113,4 +113,7 @@ if #deadlines > 0 then
   redis.call('ZADD', KEYS[1], unpack(deadlines))
   book(T, sums)
 end
+for priority, state in pairs(lanes) do
+  if state[2] then refill(T, priority, 0) end  -- those who waited may all have been cancelled
+end
 return out

@@ -2,6 +2,7 @@
 -- ARGV 1 T 2 id 3 gateway, or nothing to only look
 -- Returns state (GONE without a record), answer (empty while there is none), how to render it, tenant, accepted at (us).
 local T, rid, gateway = ARGV[1], ARGV[2], ARGV[3]
+lift_oom(KEYS[1])
 local R = T .. ':r:' .. rid
 local h = redis.call('HMGET', R, 'st', 'ask', 'tn', 'enq', 'gw')
 if not h[1] then return {'GONE', '', '', '', '0'} end

@@ -58,6 +58,9 @@ local function finish(T, rid, h, status, answer, sums)  -- with a verdict of our
   if h[HOOK] then redis.call('XADD', T .. ':hooks', 'MAXLEN', '~', 100000, '*', 'r', rid) end
   tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
 end
+local function lane_after(T, lane)  -- a suspect stays one until it ends: it must not meet others again
+  return lane == T .. ':q:' .. SUSPECTS and lane or T .. ':q:0'
+end
 local function entry_fields(lane, sid)  -- the message headers travel on; nil when the entry is gone
   local entry = redis.call('XRANGE', lane, sid, sid)
   return entry[1] and entry[1][2]
@@ -77,6 +80,10 @@ local function bury(T, rid, why, answer)
     'lo', h[4] or '0', 'own', h[5] or '', 'tn', h[6] or '', 'pr', h[7] or '2', 'tp', h[8] or '', 'enq', h[9] or '0',
     'ask', h[10] or '', 'end', answer, 'p', payload)
   local bytes = redis.call('HINCRBY', T .. ':stats', 'dlq_bytes', #payload)
+  if redis.call('XLEN', dlq) == 1 then  -- an operator may have deleted the others
+    bytes = #payload
+    redis.call('HSET', T .. ':stats', 'dlq_bytes', bytes)
+  end
   redis.call('HINCRBY', T .. ':stats', 'dead_count', 1)
   while redis.call('XLEN', dlq) > DLQ_MAX or (bytes > DLQ_BYTES_MAX and redis.call('XLEN', dlq) > 1) do
     local oldest = redis.call('XRANGE', dlq, '-', '+', 'COUNT', 1)[1]
@@ -112,5 +119,9 @@ local function pump(T, priority, limit)
     if redis.call('EXISTS', list) == 0 then redis.call('ZREM', ring, tenant) end
   end
   if vt then redis.call('HSET', T .. ':vt', priority, vt) end
-  return moved
+end
+local function refill(T, priority, more)  -- while somebody waits for its turn there is always something to be taken
+  if redis.call('EXISTS', T .. ':ring:' .. priority) == 1 then
+    pump(T, priority, READY_MAX + more - undelivered(T .. ':q:' .. priority))
+  end
 end

@@ -23,7 +23,10 @@ for i = 3, #ARGV, 4 do
     if h[AS] then
       redis.call('PEXPIRE', R, h[AS]); redis.call('SET', P, answer, 'PX', h[AS])
     else
-      redis.call('SET', P, answer, 'KEEPTTL')
+      -- Without a payload (an operator's hand) there is no time to live to keep.
+      if not redis.call('SET', P, answer, 'XX', 'KEEPTTL') then
+        redis.call('SET', P, answer, 'PX', math.max(1, redis.call('PTTL', R)))
+      end
     end
     push(by_lane, h[Q], h[SID])
     suspected = suspected or h[Q] == suspects

@@ -1,7 +1,7 @@
 -- A worker takes work: entries a blocking read delivered to it already (given), then new ones by priority.
 -- KEYS  1 leases
 -- ARGV  1 T  2 consumer  3 want  4 bytes max  5 lease us  6 alone (1: one of the suspects, and nothing else)
---       then 3 a given entry: lane, entry id, id
+--       then 3 a given entry: lane, entry id, id; nothing else comes with a suspect
 -- Returns a list a request: lane, entry id, attempt, us left, us since its first delivery (0 at the first),
 --   us since it was accepted, gateway, payload, the entry's fields (for a given entry: its id alone).
 local T, consumer, want, bytes_max = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -53,33 +53,37 @@ local function read(lane, n)  -- entries delivered, or an error
   return #r[1][2]
 end
 
-for i = 7, #ARGV, 3 do start(ARGV[i], ARGV[i + 1], ARGV[i + 2], {'r', ARGV[i + 2]}) end
+local suspects = T .. ':q:' .. SUSPECTS
+local alone = ARGV[6] == '1'
+for i = 7, #ARGV, 3 do
+  alone = alone or ARGV[i] == suspects
+  start(ARGV[i], ARGV[i + 1], ARGV[i + 2], {'r', ARGV[i + 2]})
+end
 local err
-if ARGV[6] == '1' then
-  if redis.call('GET', T .. ':solo') == consumer then err = select(2, read(T .. ':q:' .. SUSPECTS, 1)) end
+if alone then
+  if #ARGV == 6 and redis.call('GET', T .. ':solo') == consumer then err = select(2, read(suspects, 1)) end
 else
-  local busy, waiting = {}, {}
+  local busy = {}
   for k = 0, 3 do
-    local lane = T .. ':q:' .. k
-    local waits = k > 0 and redis.call('EXISTS', T .. ':ring:' .. k) == 1
-    if waits then waiting[#waiting + 1] = k end
-    if waits or redis.call('XLEN', lane) > 0 then busy[#busy + 1] = lane end
+    if k > 0 then refill(T, k, want) end
+    if redis.call('XLEN', T .. ':q:' .. k) > 0 then busy[#busy + 1] = T .. ':q:' .. k end
   end
-  for _, k in ipairs(waiting) do pump(T, k, math.max(want, READY_MAX) - undelivered(T .. ':q:' .. k)) end
-  -- In order of priority; but after so many of the others the lowest gets its turn.
+  -- In order of priority; but of so many requests one is from a lane below the first, which take turns.
   local turn = #busy > 1 and tonumber(redis.call('HGET', T .. ':vt', 'turn') or 0) or nil
   local turn_was = turn
+  local below = math.max(1, #busy - (busy[1] == T .. ':q:0' and 2 or 1))
   while #out < want and bytes < bytes_max and not err do
     local got = 0
-    if turn and turn >= LOWEST_TURN then
-      turn = 0
-      for b = #busy, 1, -1 do
-        got, err = read(busy[b], 1)
+    if turn and turn % LOWER_TURN == LOWER_TURN - 1 then
+      local first = #busy - math.floor(turn / LOWER_TURN) % below
+      for i = 0, #busy - 1 do
+        got, err = read(busy[(first - 1 - i) % #busy + 1], 1)
         if got > 0 or err then break end
       end
+      turn = (turn + 1) % (LOWER_TURN * 6)  -- 6: whether one, two or three take turns
     else
       -- In small steps, since a payload's size is known only afterwards.
-      local n = math.min(want - #out, 16, turn and LOWEST_TURN - turn or 16)
+      local n = math.min(want - #out, 16, turn and LOWER_TURN - 1 - turn % LOWER_TURN or 16)
       for b = 1, #busy do
         local more
         more, err = read(busy[b], n - got)

@@ -52,7 +52,7 @@ async def audit(c: Connection, queue: Queue, *, start: int = 0, limit: int = 200
 
     Returns (the next rank, or 0 after the last; ids that were enqueued).
     """
-    following, mended = await scripts.run(c, "audit", (queue.deadlines,), (queue.tag, start, limit))
+    following, mended = await scripts.run(c, "audit", (queue.deadlines, queue.leases), (queue.tag, start, limit))
     return int(following), [rid.decode() for rid in mended]
 
 

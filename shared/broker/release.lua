@@ -11,7 +11,7 @@ for i = 3, #ARGV, 2 do
     local fields = entry_fields(h[Q], h[SID])
     if fields then
       unqueue(T, rid, h)
-      enqueue(T, rid, h[Q] == T .. ':q:' .. SUSPECTS and h[Q] or T .. ':q:0', fields)
+      enqueue(T, rid, lane_after(T, h[Q]), fields)
       released = released + 1
     end
   end

@@ -12,8 +12,8 @@ from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
 
 READY_MAX = 128
 """So many undelivered entries make a backlog: from then on tenants wait in lists of their own and take turns."""
-LOWEST_TURN = 7
-"""After so many requests of the lanes above the lowest one with work gets a turn."""
+LOWER_TURN = 8
+"""Of so many requests one is from a lane below the first that has work."""
 DEAD_LETTERS_MAX = 1_000
 DEAD_LETTERS_BYTES_MAX = 256 << 20
 
@@ -41,8 +41,8 @@ NAMES = (
 
 _CONSTANTS = f"""\
 local GROUP, SUSPECTS, SCHEMA, CONTENT_TYPE = '{GROUP}', {SUSPECTS}, '{SCHEMA_VERSION}', '{CONTENT_TYPE}'
-local READY_MAX, LOWEST_TURN, DLQ_MAX, DLQ_BYTES_MAX =
-  {READY_MAX}, {LOWEST_TURN}, {DEAD_LETTERS_MAX}, {DEAD_LETTERS_BYTES_MAX}
+local READY_MAX, LOWER_TURN, DLQ_MAX, DLQ_BYTES_MAX =
+  {READY_MAX}, {LOWER_TURN}, {DEAD_LETTERS_MAX}, {DEAD_LETTERS_BYTES_MAX}
 """.encode()
 
 

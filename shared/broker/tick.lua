@@ -35,9 +35,9 @@ if saved > 0 then redis.call('HINCRBY', T .. ':stats', 'expire_saved_count', sav
 
 for _, rid in ipairs(redis.call('ZRANGEBYSCORE', T .. ':delay', '-inf', int(t), 'LIMIT', 0, limit)) do
   redis.call('ZREM', T .. ':delay', rid)
-  local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'm')
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'm', 'q')
   if h[1] == 'DELAYED' then
-    enqueue(T, rid, T .. ':q:0', cmsgpack.unpack(h[2])[2])
+    enqueue(T, rid, lane_after(T, h[3]), cmsgpack.unpack(h[2])[2])
     due[#due + 1] = rid
   end
 end
@@ -70,7 +70,7 @@ local function hand_on(lane, sid, c, delivered_us, blamed)
     dead[#dead + 1] = rid
   else
     -- One of a batch ended its process: each runs alone now, so that the culprit takes nobody with it again.
-    enqueue(T, rid, T .. ':q:' .. (ran and SUSPECTS or 0), fields)
+    enqueue(T, rid, ran and T .. ':q:' .. SUSPECTS or lane_after(T, lane), fields)
     local list = ran and suspected or requeued
     list[#list + 1] = rid
   end
@@ -102,9 +102,7 @@ for _, c in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', int(t), 'LIMIT',
   end
 end
 book(T, sums)
-for k = 1, 3 do
-  if redis.call('EXISTS', T .. ':ring:' .. k) == 1 then pump(T, k, READY_MAX - undelivered(T .. ':q:' .. k)) end
-end
+for k = 1, 3 do refill(T, k, 0) end
 -- Nothing is live: nothing is counted. An operator's DEL may have left a remainder.
 if redis.call('ZCARD', KEYS[2]) == 0 then redis.call('DEL', T .. ':c') end
 return {'LEAD', '0', overdue, due, requeued, suspected, dead, lost}

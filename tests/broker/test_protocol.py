@@ -12,6 +12,7 @@ from shared import wire
 from shared.broker import fleet, requests, work
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
+from shared.broker.work import Beat
 from shared.keys import NORMAL, RETRY, Queue
 
 # -- accept ------------------------------------------------------------------------------------------------------------
@@ -45,7 +46,8 @@ async def test_a_full_queue_refuses_and_leaves_nothing_behind(scene: Scene) -> N
     assert [outcomes[0][0], *outcomes[1:]] == ["OK", ("FULL", "2"), ("DUP", "QUEUED")]
     assert await scene.depth() == 2
     assert await scene.states("b", "c") == ["QUEUED", "GONE"]
-    assert not [key for key in await scene.c.call("KEYS", "*") if key.endswith(b":c")]
+    assert await scene.c.call("EXISTS", scene.queue.record("c"), scene.queue.payload("c")) == 0
+    assert await scene.counted() == {"l2": 2, "t:-": 2, "b": 2 * len(b"payload of a")}
 
 
 async def test_running_requests_count_as_queued_ones_do(scene: Scene) -> None:
@@ -63,15 +65,17 @@ async def test_a_full_redis_refuses_only_new_work(scene: Scene) -> None:
     await scene.accept("a", "b", "c", "d", "late")
     await scene.pass_deadline("late")
     (held,) = await scene.fetch("w-1", want=1)
-    await scene.fetch("w-2", want=1)
+    given = await scene.block("w-2")
+    assert [e.request_id for e in given] == ["b"]
+    await scene.fetch("w-2", want=0)
     await scene.die("w-2")
     async with config(c, maxmemory="1"):
         assert await scene.accept("new", "newer") == [("OOM", ""), ("OOM", "")]
         assert (await scene.accept("a"))[0][0] == "DUP"
-        assert await scene.beat("w-1", held) == (True, [])
+        assert await scene.beat("w-1", held) == Beat(True, False, [])
         assert await scene.complete(held) == ["OK"]
         tick = await scene.tick()
-        assert (tick.requeued, tick.overdue) == (1, 1)
+        assert (tick.requeued, tick.overdue) == (("b",), ("late",))
         assert [d.id for d in await scene.fetch("w-3", want=2)] == ["b", "c"]
         assert await requests.cancel(c, queue, ["d"]) == ["QUEUED"]
         await requests.listen(c, queue, "gw-2")
@@ -115,7 +119,7 @@ async def test_the_most_that_a_gateway_hands_over_at_once_is_taken_whole(scene: 
     """A call of many requests is one script, and its lists do not run into a limit of Lua."""
     ids = [f"r-{i}" for i in range(1024)]
     assert {status for status, _ in await scene.accept(*ids)} == {"OK"}
-    assert await scene.c.call("ZCARD", scene.queue.deadlines) == 1024
+    assert await scene.depth() == 1024
     fetched = [d for _ in range(2) for d in await scene.fetch(want=512)]
     assert [d.id for d in fetched] == ids
     assert set(await scene.complete(*fetched)) == {"OK"}
@@ -137,9 +141,9 @@ async def test_requests_are_delivered_in_the_order_they_came(scene: Scene) -> No
 
 
 async def test_what_a_dead_worker_left_goes_first(scene: Scene) -> None:
-    """The retry lane is read before the interactive one."""
+    """What was held by it, and not running: the retry lane is read before all others."""
     await scene.accept("a")
-    await scene.fetch("w-1")
+    await scene.block("w-1")
     await scene.accept("b")
     await scene.die("w-1")
     await scene.tick()
@@ -225,8 +229,7 @@ async def test_a_given_entry_that_has_ended_meanwhile_is_dropped(scene: Scene, e
     """Between delivery and start anything may happen: it does not run then, and nothing of it stays pending."""
     await scene.accept("a")
     zombies = await scene.fetch("zombie")
-    await scene.die("zombie")
-    await scene.tick()
+    await scene.release("zombie", *zombies)
     await scene.accept("b")
     given = await scene.block()
     assert [e.request_id for e in given] == ["a", "b"]
@@ -240,6 +243,7 @@ async def test_a_given_entry_that_has_ended_meanwhile_is_dropped(scene: Scene, e
     if end == "forgotten":
         await requests.forget(scene.c, scene.queue, scene.gateway, ["a"])
     assert [d.id for d in await scene.start(given)] == ["b"]
+    await scene.tick()
     assert len(await pending_of(scene.c, scene.queue, "w-1")) == 1
 
 
@@ -250,8 +254,9 @@ async def test_an_entry_without_a_record_is_dropped_when_met(scene: Scene) -> No
     (delivery,) = await scene.fetch()
     assert delivery.id == "b"
     await scene.complete(delivery)
-    assert await leftovers(scene.c) == []
-    assert await scene.depth() == 0
+    await scene.pass_deadline("a")
+    await scene.tick()
+    assert await leftovers(scene.c, scene.queue) == []
     assert await pending_of(scene.c, scene.queue, "w-1") == []
 
 
@@ -276,10 +281,10 @@ async def test_a_busy_worker_hears_the_bell_and_takes_nothing(scene: Scene, redi
     """Who has work already only listens, so that an idle worker goes first."""
     async with Connection(redis_server.url, "bell") as bell:
         await soon(bell.wait_connected())
-        ringing = asyncio.create_task(work.ring(bell, [scene.queue], block_ms=20_000))
+        ringing = asyncio.create_task(work.ring(bell, [scene.queue], "busy", block_ms=20_000, listen=True, controls={}))
         await eventually(lambda: blocked(scene.c), "the worker listens")
         await scene.accept("a")
-        await soon(ringing)
+        assert await soon(ringing) == ([], True)
     assert [d.id for d in await scene.fetch("idle")] == ["a"]
 
 
@@ -298,4 +303,5 @@ async def test_a_blocked_reader_can_be_let_go(scene: Scene, redis_server: Embedd
 async def test_a_read_with_nothing_to_read_ends_in_time(scene: Scene) -> None:
     """Blocking is bounded."""
     assert await scene.block() == []
-    await work.ring(scene.c, [scene.queue], block_ms=1)
+    for listen in (True, False):
+        assert await work.ring(scene.c, [scene.queue], "w-1", block_ms=1, listen=listen, controls={}) == ([], False)

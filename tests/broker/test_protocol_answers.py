@@ -40,8 +40,8 @@ async def test_done_and_failed_are_kept_equally_long(scene: Scene) -> None:
     good, bad = await scene.fetch()
     await scene.complete(good)
     await scene.complete(bad, failed=True)
-    for prefix in (scene.queue.records, scene.queue.payloads):
-        left = [await scene.c.call("PTTL", prefix + rid) for rid in ("good", "bad")]
+    for key in (scene.queue.record, scene.queue.payload):
+        left = [await scene.c.call("PTTL", key(rid)) for rid in ("good", "bad")]
         assert abs(left[0] - left[1]) < 10_000
         assert min(left) > requests.RECORD_TTL_MS
 
@@ -88,7 +88,9 @@ async def test_the_length_of_the_queue_is_exact(scene: Scene) -> None:
 async def test_an_answer_to_a_gateway_that_is_gone_leaves_no_stream(scene: Scene) -> None:
     """A reply stream exists while its gateway listens; completions only add to one that exists."""
     await scene.accept("a", gateway="gone")
-    await scene.complete(*await scene.fetch())
+    delivered = await scene.fetch()
+    await scene.c.call("DEL", scene.queue.replies("gone"))
+    await scene.complete(*delivered)
     assert await scene.c.call("EXISTS", scene.queue.replies("gone")) == 0
     assert await scene.state("a") == "DONE"
 

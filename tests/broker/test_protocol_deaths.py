@@ -5,8 +5,10 @@ from support.scene import MINUTE_US, TRACE, Scene, verdict
 
 from shared.broker import housekeeping, requests, work
 from shared.broker.connection import Connection
+from shared.broker.housekeeping import TICK_LIMIT
+from shared.broker.work import Beat
 from shared.errors import ErrorKind
-from shared.keys import GROUP, NORMAL, Queue
+from shared.keys import GROUP, LOW, NORMAL, Queue
 
 # -- leases and deaths -------------------------------------------------------------------------------------------------
 
@@ -21,20 +23,20 @@ async def test_a_beat_tells_what_is_not_ours_any_more(scene: Scene) -> None:
     await requests.cancel(scene.c, scene.queue, ["cancelled"])
     held = [(d.id, d.attempt) for d in (mine, ended, cancelled, others)]
     held += [("mine", 2), ("nobody", 1)]
-    alive, not_ours = await work.beat(scene.c, scene.queue, "w-1", held, lease_us=MINUTE_US)
-    assert alive
-    assert not_ours == ["ended", "cancelled", "others", "mine", "nobody"]
+    assert await work.beat(scene.c, scene.queue, "w-1", held, lease_us=MINUTE_US) == Beat(
+        live=True, alone=False, ended=["ended", "cancelled", "others", "mine", "nobody"]
+    )
 
 
 async def test_work_of_a_dead_worker_is_handed_on(scene: Scene) -> None:
-    """With its headers, as a new attempt, at once, and it is answered once."""
-    await scene.accept("a")
-    (first,) = await scene.fetch("w-1")
-    await scene.die("w-1")
-    tick = await scene.tick()
-    assert (tick.requeued, tick.dead, tick.lost) == (1, 0, ("w-1",))
+    """With its headers, as a new attempt, at once, and it is answered once (saq #127, arq #343)."""
+    await scene.accept("a", "running")
+    first, running = await scene.fetch("w-1")
+    tick = await scene.crash("w-1", running)
+    assert (tick.requeued, tick.suspects, tick.dead, tick.lost) == (("a",), ("running",), (), ("w-1",))
+    await scene.cancel("running")
     assert await scene.state("a") == "QUEUED"
-    for lane in scene.queue.lanes:
+    for lane in (*scene.queue.lanes, scene.queue.suspects):
         assert await scene.c.call("XINFO", "CONSUMERS", lane, GROUP) == [], "its name is forgotten"
     (second,) = await scene.fetch("w-2")
     assert (second.id, second.attempt, second.payload) == ("a", 2, first.payload)
@@ -56,7 +58,7 @@ async def test_a_worker_that_lives_keeps_its_work(scene: Scene) -> None:
     given = await scene.block("w-1")
     for _ in range(3):
         tick = await scene.tick()
-        assert (tick.requeued, tick.dead, tick.lost) == (0, 0, ())
+        assert (tick.requeued, tick.suspects, tick.dead, tick.lost) == ((), (), (), ())
     assert await scene.complete(*held) == ["OK"]
     assert [d.attempt for d in await scene.start(given)] == [1]
 
@@ -67,7 +69,7 @@ async def test_what_a_worker_never_started_is_not_counted_as_an_attempt(scene: S
     await scene.accept("a")
     given = await scene.block("w-1")
     await scene.die("w-1")
-    assert (await scene.tick()).requeued == 1
+    assert (await scene.tick()).requeued == ("a",)
     (delivery,) = await scene.fetch("w-2")
     assert (delivery.id, delivery.attempt) == ("a", 1)
     assert delivery.lost_us > 0, "but the time it lay with the dead worker is known, for the ledger"
@@ -82,26 +84,28 @@ async def test_an_entry_delivered_to_a_worker_without_a_lease_is_handed_on(scene
     await scene.accept("a")
     await scene.block("frozen")
     first = await scene.tick()
-    assert first.requeued == 0, "it may be about to start it: it gets a lease, as everybody who holds something"
+    assert first.requeued == (), "it may be about to start it: it gets a lease, as everybody who holds something"
     assert await scene.c.call("ZSCORE", scene.queue.leases, "frozen") is not None
     await scene.die("frozen")
-    assert (await scene.tick()).requeued == 1
+    assert (await scene.tick()).requeued == ("a",)
     assert [d.id for d in await scene.fetch("w-2")] == ["a"]
 
 
 async def test_a_request_that_kills_its_workers_is_given_up(scene: Scene) -> None:
-    """After so many lost attempts it ends as crashed, and takes no further worker with it."""
+    """After so many crashes, the later ones alone, it ends as crashed, and takes no further worker with it."""
     await scene.accept("poison")
-    for attempt in range(1, housekeeping.MAX_ATTEMPTS + 1):
-        (delivery,) = await scene.fetch(f"w-{attempt}")
+    for attempt in range(1, housekeeping.CRASHES_MAX + 1):
+        worker = f"w-{attempt}"
+        assert (await scene.beat(worker)).alone == (attempt > 1)
+        (delivery,) = await (scene.fetch(worker) if attempt == 1 else scene.fetch_alone(worker))
         assert delivery.attempt == attempt
-        await scene.die(f"w-{attempt}")
-        tick = await scene.tick()
-    assert (tick.requeued, tick.dead) == (0, 1)
+        tick = await scene.crash(worker, delivery)
+    assert (tick.requeued, tick.suspects, tick.dead) == ((), (), ("poison",))
     ((rid, answer),) = (await scene.replies())[0]
     assert (rid, verdict(answer)) == ("poison", ErrorKind.CRASHED)
     assert await requests.peek(scene.c, scene.queue, ["poison"]) == [("DEAD", answer)]
-    assert await scene.fetch("w-4") == []
+    assert not (await scene.beat("w-4")).alone
+    assert await scene.fetch("w-4") == await scene.fetch_alone("w-4") == []
     assert await scene.complete(delivery) == ["STALE"]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -112,8 +116,9 @@ async def test_the_first_result_wins_until_the_restart(scene: Scene) -> None:
     (slow,) = await scene.fetch("slow")
     await scene.die("slow")
     await scene.tick()
+    assert (await scene.beat("w-2")).alone
     assert await scene.complete(slow) == ["OK"]
-    assert await scene.fetch("w-2") == []
+    assert await scene.fetch_alone("w-2") == []
     assert await scene.rung() == ["a"]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -124,9 +129,10 @@ async def test_after_the_restart_the_zombie_is_stale(scene: Scene) -> None:
     (slow,) = await scene.fetch("slow")
     await scene.die("slow")
     await scene.tick()
-    (second,) = await scene.fetch("w-2")
+    await scene.beat("w-2")
+    (second,) = await scene.fetch_alone("w-2")
     assert await scene.complete(slow, answer=b"=zombie") == ["STALE"]
-    assert await scene.beat("slow", slow) == (False, ["a"])
+    assert await scene.beat("slow", slow) == Beat(live=False, alone=False, ended=["a"])
     assert await scene.complete(second, answer=b"=second") == ["OK"]
     assert await scene.replies() == [[("a", b"=second")]]
     assert await leftovers(scene.c, scene.queue) == []
@@ -152,21 +158,31 @@ async def test_a_late_beat_says_that_the_lease_was_lost(scene: Scene) -> None:
     (a,) = await scene.fetch("w-1")
     await scene.die("w-1")
     await scene.tick()
-    assert await scene.beat("w-1", a) == (False, ["a"])
-    assert await scene.beat("w-1") == (True, [])
-    assert [d.attempt for d in await scene.fetch("w-1")] == [2]
+    assert await scene.beat("w-1", a) == Beat(live=False, alone=True, ended=["a"])
+    assert await scene.beat("w-1") == Beat(live=True, alone=True, ended=[])
+    assert [d.attempt for d in await scene.fetch_alone("w-1")] == [2]
 
 
 async def test_a_worker_that_held_much_is_taken_apart_in_portions(scene: Scene) -> None:
     """Its name stays known until the last entry is handed on, and it is reported once."""
-    ids = [f"r-{i}" for i in range(2 * housekeeping.TICK_LIMIT + 50)]
+    ids = [f"r-{i}" for i in range(2 * TICK_LIMIT + 50)]
     await scene.accept(*ids)
-    await scene.fetch("w-1", want=len(ids))
+    first, *_ = await scene.fetch("w-1", want=len(ids))
+    await scene.compute("w-1", first)
+    await scene.complete(first)
+    await scene.accept(first.id + "-again")
+    await scene.compute("w-1", *await scene.fetch("w-1", want=1))
     await scene.die("w-1")
     ticks = [await scene.tick() for _ in range(4)]
-    assert [t.requeued for t in ticks] == [housekeeping.TICK_LIMIT, housekeeping.TICK_LIMIT, 50, 0]
+    assert [len(t.requeued) + len(t.suspects) for t in ticks] == [
+        TICK_LIMIT,
+        TICK_LIMIT,
+        50,
+        0,
+    ]
     assert [t.lost for t in ticks] == [(), (), ("w-1",), ()]
-    assert [d.id for d in await scene.fetch("w-2", want=len(ids))] == ids
+    assert [rid for t in ticks for rid in t.suspects] == [first.id + "-again"], "also when its turn comes last"
+    assert [d.id for d in await scene.fetch("w-2", want=len(ids))] == ids[1:]
 
 
 async def test_many_workers_may_die_at_once(scene: Scene) -> None:
@@ -174,7 +190,8 @@ async def test_many_workers_may_die_at_once(scene: Scene) -> None:
     workers = [f"w-{i}" for i in range(20)]
     await scene.accept(*workers)
     for worker in workers:
-        await scene.fetch(worker, want=1)
+        await scene.block(worker)
+        await scene.beat(worker)
         await scene.die(worker)
     ticks = [await scene.tick() for _ in range(4)]
     assert sorted(w for t in ticks for w in t.lost) == sorted(workers)
@@ -183,14 +200,16 @@ async def test_many_workers_may_die_at_once(scene: Scene) -> None:
 
 async def test_entries_that_an_operator_deleted_block_nothing(scene: Scene) -> None:
     """What cannot be handed on must not hold up what can (river #1318)."""
-    ids = [f"r-{i}" for i in range(housekeeping.TICK_LIMIT + 1)]
+    ids = [f"r-{i}" for i in range(TICK_LIMIT + 1)]
     await scene.accept(*ids)
     held = await scene.fetch("w-1", want=len(ids))
     for d in held[:-1]:
         await scene.c.call("XDEL", d.lane, d.entry_id)
-    await scene.die("w-1")
-    assert [(await scene.tick()).requeued for _ in range(2)] == [0, 1]
+    tick = await scene.crash("w-1", held[0])
+    assert (tick.requeued, tick.lost) == ((), ())
+    assert (await scene.tick()).requeued == (ids[-1],)
     assert [d.id for d in await scene.fetch("w-2")] == [ids[-1]]
+    await scene.cancel(*ids)
 
 
 async def test_a_worker_that_leaves_is_forgotten(scene: Scene) -> None:
@@ -206,10 +225,12 @@ async def test_a_worker_that_leaves_is_forgotten(scene: Scene) -> None:
 async def test_a_worker_that_leaves_with_its_hands_full_hands_over_at_the_next_tick(scene: Scene) -> None:
     """Its lease ends at once, so nobody waits for it to run out."""
     await scene.accept("a", "b")
-    await scene.fetch("w-1")
+    a, _ = await scene.fetch("w-1")
+    await scene.compute("w-1", a)
     assert await work.leave(scene.c, scene.queue, "w-1") > 0
-    assert (await scene.tick()).requeued == 2
-    assert [d.id for d in await scene.fetch("w-2")] == ["a", "b"]
+    tick = await scene.tick()
+    assert (tick.requeued, tick.suspects) == (("b",), ("a",))
+    assert [d.id for d in await scene.fetch("w-2")] == ["b"]
 
 
 # -- the leader --------------------------------------------------------------------------------------------------------
@@ -244,11 +265,11 @@ async def test_nobody_is_dead_because_redis_stood_still(scene: Scene) -> None:
     await scene.c.call("SET", scene.queue.tick, last - 10 * MINUTE_US, "KEEPTTL")
     tick = await scene.tick()
     assert tick.stood_still_us >= 10 * MINUTE_US
-    assert (tick.requeued, tick.lost) == (0, ())
+    assert (tick.requeued, tick.suspects, tick.lost) == ((), (), ())
     assert await scene.states("a", "b") == ["RUNNING", "RUNNING"]
     tick = await scene.tick()
-    assert (tick.stood_still_us, tick.requeued) == (0, 0)
-    assert await scene.beat("w-1") == (True, [])
+    assert (tick.stood_still_us, tick.requeued, tick.suspects) == (0, (), ())
+    assert (await scene.beat("w-1")).live
     await scene.die("w-2")
     assert (await scene.tick()).lost == ("w-2",)
 
@@ -259,7 +280,7 @@ async def test_the_first_tick_of_all_is_no_standstill(scene: Scene) -> None:
     await scene.fetch("w-1")
     await scene.die("w-1")
     tick = await scene.tick()
-    assert (tick.stood_still_us, tick.requeued) == (0, 1)
+    assert (tick.stood_still_us, tick.suspects) == (0, ("a",))
 
 
 async def test_a_wiped_redis_is_set_up_again_by_whoever_comes_first(scene: Scene) -> None:
@@ -272,7 +293,7 @@ async def test_a_wiped_redis_is_set_up_again_by_whoever_comes_first(scene: Scene
         await scene.accept("a")
         assert [d.id for d in await scene.fetch("w-2")] == ["a"]
     await scene.c.call("FLUSHALL")
-    assert (await scene.tick()).requeued == 0
+    assert (await scene.tick()).requeued == ()
     assert await work.leave(scene.c, scene.queue, "w-1") == 0
 
 
@@ -283,8 +304,10 @@ async def test_a_wiped_redis_answers_late_calls_without_harm(scene: Scene) -> No
     await scene.c.call("FLUSHALL")
     assert await scene.complete(*held) == ["GONE"]
     assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
+    assert await scene.retry(*held) == ["GONE"]
+    assert await scene.release("w-1", *held) == 0
     assert await scene.c.call("DBSIZE") == 0
-    assert await scene.beat("w-1", *held) == (False, ["a"])
+    assert await scene.beat("w-1", *held) == Beat(live=False, alone=False, ended=["a"])
 
 
 async def test_a_group_destroyed_by_an_operator_comes_back_with_its_backlog(scene: Scene) -> None:
@@ -302,15 +325,16 @@ async def test_a_group_destroyed_by_an_operator_comes_back_with_its_backlog(scen
 async def test_a_lane_that_vanished_takes_nothing_of_the_other_one_along(scene: Scene) -> None:
     """A fetch that met a missing lane once forgot what it had started in the lane before it."""
     await scene.accept("a", "b")
-    await scene.fetch("w-1")
-    await scene.die("w-1")
-    await scene.tick()
-    await scene.c.call("DEL", scene.queue.lanes[NORMAL])
+    await scene.release("w-1", *await scene.fetch("w-1"))
+    await scene.accept("low", priority=LOW)
+    await scene.c.call("DEL", scene.queue.lanes[LOW])
+    await scene.c.call("XADD", scene.queue.lanes[LOW], "*", "r", "anybody")
     delivered = await scene.fetch("w-2")
     assert [(d.id, d.attempt) for d in delivered] == [("a", 2), ("b", 2)]
     assert await scene.fetch("w-2") == []
     await scene.accept("c")
     assert [d.id for d in await scene.fetch("w-2")] == ["c"]
+    assert await scene.audit() == ["low"]
 
 
 async def test_a_worker_sees_only_its_own_entries(connection: Connection) -> None:

@@ -4,7 +4,8 @@ import pytest
 from support.audit import leftovers
 from support.scene import Scene, verdict
 
-from shared.broker import housekeeping, requests
+from shared.broker import requests
+from shared.broker.housekeeping import TICK_LIMIT
 from shared.errors import ErrorKind
 
 # -- deadlines ---------------------------------------------------------------------------------------------------------
@@ -16,7 +17,7 @@ async def test_an_overdue_request_is_never_delivered(scene: Scene) -> None:
     await scene.accept("a")
     (delivery,) = await scene.fetch()
     assert delivery.id == "a"
-    assert (await scene.tick()).overdue == 1
+    assert (await scene.tick()).overdue == ("late",)
     ((rid, answer),) = (await scene.replies())[0]
     assert (rid, verdict(answer)) == ("late", ErrorKind.DEADLINE)
     assert await requests.peek(scene.c, scene.queue, ["late"]) == [("EXPIRED", answer)]
@@ -29,7 +30,7 @@ async def test_an_overdue_request_is_not_started_by_whom_it_was_delivered_to(sce
     await scene.accept_overdue("late")
     given = await scene.block()
     assert await scene.start(given) == []
-    assert (await scene.tick()).overdue == 1
+    assert (await scene.tick()).overdue == ("late",)
     assert await scene.rung() == ["late"]
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -41,7 +42,7 @@ async def test_a_deadline_ends_a_running_request(scene: Scene) -> None:
     await scene.pass_deadline("a")
     await scene.tick()
     assert await scene.state("a") == "EXPIRED"
-    assert await scene.beat("w-1", a) == (True, ["a"])
+    assert (await scene.beat("w-1", a)).ended == ["a"]
     assert await scene.complete(a) == ["STALE"]
     assert await scene.rung() == ["a"]
     assert await leftovers(scene.c, scene.queue) == []
@@ -49,9 +50,14 @@ async def test_a_deadline_ends_a_running_request(scene: Scene) -> None:
 
 async def test_deadlines_end_in_portions(scene: Scene) -> None:
     """A mass of overdue requests does not hold Redis up, and the ticks that follow finish it."""
-    ids = [f"r-{i}" for i in range(2 * housekeeping.TICK_LIMIT + 50)]
+    ids = [f"r-{i}" for i in range(2 * TICK_LIMIT + 50)]
     await scene.accept_overdue(*ids)
-    assert [(await scene.tick()).overdue for _ in range(4)] == [housekeeping.TICK_LIMIT, housekeeping.TICK_LIMIT, 50, 0]
+    assert [len((await scene.tick()).overdue) for _ in range(4)] == [
+        TICK_LIMIT,
+        TICK_LIMIT,
+        50,
+        0,
+    ]
     assert sorted(await scene.rung()) == sorted(ids)
     assert await leftovers(scene.c, scene.queue) == []
 
@@ -87,7 +93,7 @@ async def test_cancelling_frees_the_worker_at_its_next_beat(scene: Scene) -> Non
     await scene.accept("a", "b")
     a, b = await scene.fetch()
     assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["RUNNING"]
-    assert await scene.beat("w-1", a, b) == (True, ["a"])
+    assert (await scene.beat("w-1", a, b)).ended == ["a"]
     assert await scene.complete(a, b) == ["STALE", "OK"]
     assert await scene.rung() == ["b"]
     assert await leftovers(scene.c, scene.queue) == []
@@ -134,10 +140,11 @@ async def test_the_end_is_final(scene: Scene, ends: str) -> None:
         await scene.pass_deadline("a")
         await scene.tick()
     else:
-        for worker in ("w-1", "w-2", "w-3"):
-            await scene.fetch(worker)
-            await scene.die(worker)
-            await scene.tick()
+        await scene.crash("w-1", a)
+        for worker in ("w-2", "w-3"):
+            await scene.beat(worker)
+            await scene.crash(worker, *await scene.fetch_alone(worker))
+        assert await scene.state("a") == "DEAD"
     end, rung = await requests.peek(scene.c, scene.queue, ["a"]), await scene.rung()
     await scene.complete(a, failed=True, answer=b"=late")
     await requests.cancel(scene.c, scene.queue, ["a"], expired=True)

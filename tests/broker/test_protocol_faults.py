@@ -15,7 +15,7 @@ from support.waiting import eventually, soon
 from shared.broker import fleet, housekeeping, requests, work
 from shared.broker.connection import Connection, NotConnected, OutcomeUnknown
 from shared.broker.embedded import EmbeddedRedis
-from shared.broker.work import Answer
+from shared.broker.work import Answer, Beat
 from shared.keys import Queue
 
 Act = Callable[[Scene], Awaitable[Any]]
@@ -42,15 +42,18 @@ async def ended(scene: Scene) -> None:
 
 
 async def trouble(scene: Scene) -> None:
-    """One is overdue, one lost its worker, one lost its last worker."""
+    """One is overdue, one due again, two lost their worker while it ran one of them, one lost its last worker."""
     await scene.accept("poison")
-    for worker in ("w-1", "w-2", "w-3"):
-        await scene.fetch(worker)
-        await scene.die(worker)
-        if worker != "w-3":
-            await scene.tick()
-    await scene.accept("orphan")
-    await scene.fetch("w-4")
+    await scene.crash("w-1", *await scene.fetch("w-1"))
+    await scene.beat("w-2")
+    await scene.crash("w-2", *await scene.fetch_alone("w-2"))
+    await scene.accept("running", "held", "again")
+    running, _, again = await scene.fetch("w-4")
+    await scene.retry(again, delay_us=1)
+    await scene.beat("w-3")
+    await scene.compute("w-3", *await scene.fetch_alone("w-3"))
+    await scene.compute("w-4", running)
+    await scene.die("w-3")
     await scene.die("w-4")
     await scene.accept("late")
     await scene.pass_deadline("late")
@@ -141,7 +144,7 @@ async def test_a_worker_adopts_what_a_lost_reply_had_brought(
         ("b", 2, b"payload of b"),
     ]
     assert adopted[0].traceparent
-    assert await scene.beat("w-1", *adopted) == (True, [])
+    assert await scene.beat("w-1", *adopted) == Beat(True, False, [])
     assert await scene.complete(*adopted) == ["OK", "OK"]
     assert await scene.rung() == ["a", "b"]
     assert await leftovers(scene.c, scene.queue) == []
@@ -238,7 +241,7 @@ async def test_a_restarted_redis_goes_on_where_it_was(tmp_path_factory: pytest.T
             await server.start()
             await soon(c.wait_connected())
             assert await scene.states("a", "b", "c") == ["DONE", "RUNNING", "QUEUED"]
-            assert await scene.beat("w-1", b) == (True, [])
+            assert await scene.beat("w-1", b) == Beat(True, False, [])
             assert await scene.complete(a, b) == ["OKDUP", "OK"]
             assert [(d.id, d.attempt) for d in await scene.fetch("w-2")] == [("c", 1)]
             assert await scene.rung() == ["a", "b"]

@@ -1,13 +1,21 @@
-"""What Redis holds: whether anything was left behind, and whether two ways led to the same state."""
+"""What Redis holds: whether anything was left behind or lost sight of, and whether two ways led to the same state."""
 
 import re
+from collections import Counter
 from typing import Any
 
 from shared.broker.connection import Connection
-from shared.keys import FLEET_LEASES, FLEET_UNLOADED, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
+from shared.keys import FLEET_LEASES, FLEET_SURVEYED, FLEET_UNLOADED, FLEET_VERSION, FLEET_WORKERS, GROUP, Queue
+from shared.lifecycle import State, is_terminal
 
-_MAY_STAY = re.compile(r"tailrace:\{[^}]*\}:(q:[0-4]|dl|hb|stats|c|vt|pace|run|dlq|hooks)")
+_STAYS = r"q:[0-4]|dl|hb|stats|c|vt|pace|run|dlq|hooks"
 """Keys of a queue that live as long as the queue does; their size is bounded by what is queued and who works."""
+_WHILE_LIVE = r"delay|ring:[1-3]|w:[1-3]:.*"
+"""Keys that must go with the last request that is live."""
+_MAY_STAY = re.compile(rf"tailrace:\{{[^}}]*\}}:({_STAYS}|{_WHILE_LIVE})")
+_MUST_GO = re.compile(rf"tailrace:\{{[^}}]*\}}:(c|{_WHILE_LIVE})")
+_RECORD = re.compile(r"(tailrace:\{[^}]*\}):r:(.*)")
+_BOOKS = re.compile(r"(tailrace:\{[^}]*\}):(c|dl)")
 _FLEET = {FLEET_WORKERS, FLEET_LEASES, FLEET_VERSION, FLEET_UNLOADED}
 _ENTRY_ID = re.compile(r"\d{13}-\d+")
 _INSTANT = re.compile(r"\b\d{16}\b")
@@ -21,7 +29,8 @@ async def leftovers(c: Connection, *finished: Queue) -> list[str]:
         if await left == -1 and not _MAY_STAY.fullmatch(key) and key not in _FLEET:
             found.append(f"{key} has no time to live")
     for queue in finished:
-        for lane in queue.lanes:
+        found += [f"{key} is still there" for key, _ in lives if key.startswith(queue.tag) and _MUST_GO.fullmatch(key)]
+        for lane in (*queue.lanes, queue.suspects):
             if length := await c.call("XLEN", lane):
                 found.append(f"{lane} holds {length} entries")
             if await c.call("EXISTS", lane):
@@ -32,14 +41,63 @@ async def leftovers(c: Connection, *finished: Queue) -> list[str]:
     return found
 
 
+async def counted(c: Connection, queue: Queue) -> dict[str, int]:
+    """What counts against the limits: requests by priority (l1 l2 l3) and tenant (t:NAME), bytes of payload (b)."""
+    flat = await c.call("HGETALL", f"{queue.tag}:c")
+    return {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+async def disorder(c: Connection) -> list[str]:
+    """What contradicts itself: live requests that nothing leads to or that are not counted, and the reverse."""
+    live: dict[str, dict[str, dict[str, str]]] = {}
+    for key in await _keys(c):
+        if match := _RECORD.fullmatch(key):
+            flat = [part.decode("latin1") for part in await c.call("HGETALL", key)]
+            record = dict(zip(flat[::2], flat[1::2], strict=True))
+            if not is_terminal(State(record["st"])):
+                live.setdefault(match[1], {})[match[2]] = record
+    tags = {match[1] for key in await _keys(c) if (match := _BOOKS.fullmatch(key))} | set(live)
+    return [text for tag in sorted(tags) for text in await _disorder_of(c, tag, live.get(tag, {}))]
+
+
+async def _disorder_of(c: Connection, tag: str, live: dict[str, dict[str, str]]) -> list[str]:
+    found = []
+    sums: Counter[str] = Counter()
+    for rid, r in live.items():
+        sums.update({f"l{r['pr']}": 1, f"t:{r['tn']}": 1, "b": int(r["n"])})
+        if not await _leads_to(c, tag, rid, r):
+            found.append(f"{tag} {rid}: {r['st']}, and nothing leads to it")
+    flat = await c.call("HGETALL", f"{tag}:c")
+    books = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
+    if books != +sums:
+        found.append(f"{tag}:c says {books}, the records say {dict(+sums)}")
+    due = {rid.decode() for rid in await c.call("ZRANGE", f"{tag}:dl", 0, -1)}
+    if due != set(live):
+        found.append(f"{tag}:dl lacks {set(live) - due}, and has {due - set(live)} which are not live")
+    return found
+
+
+async def _leads_to(c: Connection, tag: str, rid: str, r: dict[str, str]) -> bool:
+    match State(r["st"]):
+        case State.WAITING:
+            waiting = await c.call("LRANGE", f"{tag}:w:{r['pr']}:{r['tn']}", 0, -1)
+            in_ring = await c.call("ZSCORE", f"{tag}:ring:{r['pr']}", r["tn"])
+            return rid.encode() in waiting and in_ring is not None
+        case State.DELAYED:
+            return await c.call("ZSCORE", f"{tag}:delay", rid) is not None
+        case State.RUNNING:
+            return any(e[0].decode() == r["sid"] for e in await _pending(c, r["q"]))
+    return bool(await c.call("XRANGE", r["q"], r["sid"], r["sid"]))
+
+
 async def snapshot(c: Connection) -> dict[str, Any]:
-    """Everything in Redis, by key. Two snapshots are equal when nothing changed but lease clocks."""
+    """Everything in Redis, by key. Two snapshots are equal when nothing changed but the clocks."""
     found: dict[str, Any] = {}
     for key in await _keys(c):
         kind = await c.call("TYPE", key)
         value: Any
         if kind == b"string":
-            value = None if key.endswith(":tick") else await c.call("GET", key)
+            value = None if key.endswith(":tick") or key == FLEET_SURVEYED else await c.call("GET", key)
         elif kind == b"hash":
             flat = await c.call("HGETALL", key)
             value = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -48,6 +106,8 @@ async def snapshot(c: Connection) -> dict[str, Any]:
             value = await c.call("ZRANGE", key, 0, -1, *([] if leases else ["WITHSCORES"]))
         elif kind == b"set":
             value = sorted(await c.call("SMEMBERS", key))
+        elif kind == b"list":
+            value = await c.call("LRANGE", key, 0, -1)
         else:
             value = [await c.call("XRANGE", key, "-", "+"), await _pending(c, key)]
         found[key] = (value, await c.call("PTTL", key) != -1)
@@ -62,7 +122,7 @@ def comparable(found: dict[str, Any]) -> str:
 async def pending_of(c: Connection, queue: Queue, consumer: str) -> list[bytes]:
     """Ids of the entries that Redis has delivered to a worker and that are not ended."""
     found = []
-    for lane in queue.lanes:
+    for lane in (*queue.lanes, queue.suspects):
         found += [e[0] for e in await c.call("XPENDING", lane, GROUP, "-", "+", 10_000, consumer)]
     return found
 
@@ -73,6 +133,8 @@ async def _keys(c: Connection) -> list[str]:
 
 async def _pending(c: Connection, stream: str) -> list[Any]:
     found: list[Any] = []
+    if not await c.call("EXISTS", stream):
+        return found
     for group in await c.call("XINFO", "GROUPS", stream):
         entries = await c.call("XPENDING", stream, _named(group)["name"], "-", "+", 10_000)
         found += [entry[:2] for entry in entries]  # the rest tells how long and how often

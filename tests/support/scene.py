@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.audit import counted
+
 from shared import wire
-from shared.broker import housekeeping, requests, work
+from shared.broker import housekeeping, letters, requests, work
 from shared.broker.connection import Connection
 from shared.broker.embedded import EmbeddedRedis
 from shared.broker.housekeeping import Tick
+from shared.broker.letters import DeadLetter
 from shared.broker.requests import Submission
 from shared.broker.work import Answer, Delivery
 from shared.errors import ErrorKind
@@ -59,6 +62,10 @@ class Scene:
     async def fetch(self, worker: str = "w-1", *, want: int = 64) -> list[Delivery]:
         return await work.fetch(self.c, self.queue, worker, want=want, lease_us=MINUTE_US)
 
+    async def fetch_alone(self, worker: str = "w-1") -> list[Delivery]:
+        """One of the suspects, if this worker is the one that runs them."""
+        return await work.fetch(self.c, self.queue, worker, want=1, lease_us=MINUTE_US, alone=True)
+
     async def block(self, worker: str = "w-1") -> list[work.Entry]:
         """A taking read on an idle worker's connection: the entries are delivered, and nothing has started yet."""
         found = await work.wait_for_entries(self.c, [self.queue], worker, block_ms=1)
@@ -69,14 +76,40 @@ class Scene:
             self.c, self.queue, worker, want=max(want, len(entries)), lease_us=MINUTE_US, given=entries
         )
 
+    async def compute(self, worker: str, *deliveries: Delivery) -> None:
+        """The worker says what its device computes now."""
+        work.note_running(self.c, self.queue, worker, [d.id for d in deliveries])
+        await self.c.call("PING")
+
     async def complete(self, *deliveries: Delivery, failed: bool = False, answer: bytes = b"=answer") -> list[str]:
         answers = [Answer(d.id, d.attempt, failed, answer) for d in deliveries]
         return await work.complete(self.c, self.queue, answers)
+
+    async def retry(
+        self, *deliveries: Delivery, delay_us: int = 1_000_000, errors_max: int = work.ERRORS_MAX
+    ) -> list[str]:
+        """The attempts failed in a way that may pass."""
+        again = [(Answer(d.id, d.attempt, True, b"=error"), delay_us) for d in deliveries]
+        return await work.retry(self.c, self.queue, again, errors_max=errors_max)
+
+    async def release(self, worker: str, *deliveries: Delivery) -> int:
+        return await work.release(self.c, self.queue, worker, [(d.id, d.attempt) for d in deliveries])
+
+    async def cancel(self, *ids: str, expired: bool = False) -> list[str]:
+        return await requests.cancel(self.c, self.queue, ids, expired=expired)
 
     async def tick(self, me: str = "leader") -> Tick:
         tick = await housekeeping.tick(self.c, self.queue, me, grace_us=MINUTE_US)
         assert tick is not None, "somebody else leads"
         return tick
+
+    async def audit(self) -> list[str]:
+        """The leader has looked at every live request. Returns what it enqueued again."""
+        start, mended = await housekeeping.audit(self.c, self.queue)
+        while start:
+            start, more = await housekeeping.audit(self.c, self.queue, start=start)
+            mended += more
+        return mended
 
     async def beat(self, worker: str, *held: Delivery) -> work.Beat:
         return await work.beat(self.c, self.queue, worker, [(d.id, d.attempt) for d in held], lease_us=MINUTE_US)
@@ -84,6 +117,18 @@ class Scene:
     async def die(self, worker: str = "w-1") -> None:
         """The worker's lease has run out."""
         await self.c.call("ZADD", self.queue.leases, 1, worker)
+
+    async def crash(self, worker: str, *deliveries: Delivery) -> Tick:
+        """The worker's process ends while it computes `deliveries`, and is missed."""
+        await self.compute(worker, *deliveries)
+        await self.die(worker)
+        return await self.tick()
+
+    async def come_due(self, *ids: str) -> Tick:
+        """The delays of these requests are over."""
+        for rid in ids:
+            await self.c.call("ZADD", f"{self.queue.tag}:delay", "XX", 1, rid)
+        return await self.tick()
 
     async def pass_deadline(self, rid: str) -> None:
         """The request's deadline has come."""
@@ -104,6 +149,18 @@ class Scene:
     async def rung(self, gateway: str = "") -> list[str]:
         """The requests that a gateway was told the end of, in order."""
         return [rid for answers in await self.replies(gateway) for rid, _ in answers]
+
+    async def of_record(self, rid: str, *fields: str) -> list[str]:
+        """Fields of a request's record; empty where there is none."""
+        values = await self.c.call("HMGET", self.queue.record(rid), *fields)
+        return [(value or b"").decode() for value in values]
+
+    async def letters(self) -> list[DeadLetter]:
+        return await letters.dead_letters(self.c, self.queue)
+
+    async def counted(self) -> dict[str, int]:
+        """What counts against the limits: requests by priority (l1 l2 l3) and tenant (t:NAME), bytes (b)."""
+        return await counted(self.c, self.queue)
 
     async def depth(self) -> int:
         return (await requests.depths(self.c, [self.queue]))[str(self.queue)]
