@@ -18,10 +18,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import psutil
+import redis.asyncio
 
 from forensics.load import Logs
 from shared import clock
 from shared.events import Event
+from shared.keys import Queue
 
 ROOT = Path(__file__).parents[2]
 OWN_MODELS = Path(__file__).parent / "models"
@@ -374,6 +376,17 @@ async def ask_many(
         for _ in range(at_once):
             group.create_task(one_client(session))
     return got
+
+
+def broker_of(stack: Stack) -> redis.asyncio.Redis:
+    """A client of the Redis of a stack; use it as a context manager."""
+    client: redis.asyncio.Redis = redis.asyncio.from_url(stack.redis_url)
+    return client
+
+
+async def live(broker: redis.asyncio.Redis, model: str) -> int:
+    """Requests of a model that wait or run."""
+    return int(await broker.zcard(Queue(model, "1").deadlines))
 
 
 def wrong(replies: Iterable[Reply]) -> list[Reply]:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import e2e_stack
 import pytest
-import redis.asyncio
 from e2e_stack import Stack, ask, infer_json, slow_body
 
 from shared import clock
 from shared.events import Cfg, Req
-from shared.keys import Queue
 
 INFER = "/v2/models/slow/infer"
 SHOP, LAB = "shop-key-0123456789", "lab-key-0123456789"
@@ -129,10 +127,10 @@ async def test_a_tenant_may_take_up_only_its_share_of_a_queue(stack: Stack) -> N
 async def test_a_flood_of_one_tenant_does_not_bury_another(stack: Stack) -> None:
     """A sends 400 at once; of B's 8, sent when A's are queued, the last is answered before most of A's."""
     flood = asyncio.create_task(e2e_stack.ask_at_once(stack.url, range(400), {"x-tenant": "a"}))
-    async with e2e_stack.clients() as session:
+    async with e2e_stack.clients() as session, e2e_stack.broker_of(stack) as broker:
 
         async def queued() -> bool:
-            return await live(stack) >= 300
+            return await e2e_stack.live(broker, "slow") >= 300
 
         await e2e_stack.soon(queued, within_s=20, what="A's backlog")
         sent_ns = clock.now_ns()
@@ -145,12 +143,6 @@ async def test_a_flood_of_one_tenant_does_not_bury_another(stack: Stack) -> None
     last = max(reply.at_ns for reply in few)
     after = sum(reply.at_ns > last for reply in many)
     assert after >= 150, (after, (last - sent_ns) / 1e9)
-
-
-async def live(stack: Stack) -> int:
-    """Requests of `slow` that wait or run."""
-    async with redis.asyncio.from_url(stack.redis_url) as broker:
-        return int(await broker.zcard(Queue("slow", "1").deadlines))
 
 
 def test_a_tenants_name_needs_no_file(stack: Stack) -> None:
