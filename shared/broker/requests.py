@@ -87,7 +87,8 @@ def _packed(job: Job) -> bytes:
         fields["hook"] = 1
     if job.key:
         fields |= {"key": job.key, "hash": job.digest}
-    packed: bytes = msgpack.packb(fields)
+    # Redis' reader of msgpack is older than the type for bytes: all texts are `raw`, as they were then.
+    packed: bytes = msgpack.packb(fields, use_bin_type=False)
     return packed
 
 
