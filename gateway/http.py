@@ -47,11 +47,11 @@ class Http:
         try:
             reply = await self._answer(request, call)
             call.g7 = clock.now_ns()
-            headers = self._headers(call)
+            lines = self._header_lines(call)
             status = reply.status
             # Written here and not after the return, so that the last stamp is of the last byte.
             try:
-                response = await send(request, reply, headers)
+                response = await send(request, reply, lines)
             except (asyncio.CancelledError, ConnectionError):
                 call.error = call.error or CLIENT_GONE
                 raise
@@ -87,12 +87,11 @@ class Http:
             reply = reply._replace(headers=(("Allow", self._routes.allowed(request.raw_path)),))
         return reply
 
-    def _headers(self, call: Call) -> tuple[tuple[str, str], ...]:
+    def _header_lines(self, call: Call) -> str:
+        """The header lines that every reply has, as they go onto the wire."""
         return (
-            ("x-request-id", call.label or call.id),
-            ("x-tailrace-request-id", call.id),
-            ("traceparent", call.trace.traceparent),
-            ("Server-Timing", call.server_timing(self._own_clock)),
+            f"x-request-id: {call.label or call.id}\r\nx-tailrace-request-id: {call.id}\r\n"
+            f"traceparent: {call.trace.traceparent}\r\nServer-Timing: {call.server_timing(self._own_clock)}\r\n"
         )
 
 

@@ -17,15 +17,16 @@ WHOLE_BYTES_MAX = 16 * 1024
 """A longer body may have to wait for a slow reader, which aiohttp does."""
 
 
-async def send(request: web.BaseRequest, reply: HttpReply, headers: tuple[tuple[str, str], ...]) -> web.StreamResponse:
-    """Send a reply with `headers` beside its own. Returns what aiohttp wants back; raises ConnectionError.
+async def send(request: web.BaseRequest, reply: HttpReply, lines: str) -> web.StreamResponse:
+    """Send a reply. Returns what aiohttp wants back; raises ConnectionError.
 
-    No value of `headers` may hold a line break.
+    `lines` are header lines beside those of the reply, each "name: value" and CR LF; no value may hold a line break.
     """
+    body = reply.body
     if (
         reply.status == 200
         and not reply.close
-        and len(reply.body) <= WHOLE_BYTES_MAX
+        and len(body) <= WHOLE_BYTES_MAX
         and request.keep_alive
         and request.version == HttpVersion11
         and request.method != "HEAD"
@@ -33,18 +34,16 @@ async def send(request: web.BaseRequest, reply: HttpReply, headers: tuple[tuple[
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
-        lines = [f"{name}: {value}\r\n" for name, value in (*headers, *reply.headers)]
+        own = "".join([f"{name}: {value}\r\n" for name, value in reply.headers]) if reply.headers else ""
         head = (
-            f"HTTP/1.1 200 OK\r\nContent-Type: {reply.content_type}\r\nContent-Length: {len(reply.body)}\r\n"
-            f"Date: {_date(clock.wall_us() // 1_000_000)}\r\n{''.join(lines)}\r\n"
+            f"HTTP/1.1 200 OK\r\nContent-Type: {reply.content_type}\r\nContent-Length: {len(body)}\r\n"
+            f"Date: {_date(clock.wall_us() // 1_000_000)}\r\n{lines}{own}\r\n"
         )
-        transport.write(head.encode("latin-1") + reply.body)
+        transport.write(head.encode("latin-1") + body)
         return _SENT
-    response = web.Response(
-        body=reply.body,
-        status=reply.status,
-        headers=[("Content-Type", reply.content_type), *headers, *reply.headers],
-    )
+    parts = [line.partition(": ") for line in lines.split("\r\n") if line]
+    headers = [("Content-Type", reply.content_type), *((name, value) for name, _, value in parts), *reply.headers]
+    response = web.Response(body=body, status=reply.status, headers=headers)
     if reply.close:
         response.force_close()
     await response.prepare(request)
