@@ -86,19 +86,20 @@ async def fetch(
             raise
         await ensure_groups(c, queue)
         reply = await scripts.run(c, "fetch", (queue.leases,), args)
-    known = {entry.id: entry.fields for entry in given}
+    # Entry ids are unique within a lane only, and one blocking read may bring an entry of each lane.
+    known = {(entry.lane, entry.id): entry.fields for entry in given}
     return [_delivery(item, known) for item in reply]
 
 
-def _delivery(item: list[Any], known: Mapping[str, list[bytes]]) -> Delivery:
-    lane, sid, attempt, left, lost, waited, gateway, payload, fields = item
-    entry_id = sid.decode()
+def _delivery(item: list[Any], known: Mapping[tuple[str, str], list[bytes]]) -> Delivery:
+    lane_name, sid, attempt, left, lost, waited, gateway, payload, fields = item
+    lane, entry_id = lane_name.decode(), sid.decode()
     if len(fields) == 2:
-        fields = known[entry_id]
+        fields = known[lane, entry_id]
     headers = dict(zip(fields[::2], fields[1::2], strict=True))
     return Delivery(
         id=headers[b"r"].decode(),
-        lane=lane.decode(),
+        lane=lane,
         entry_id=entry_id,
         attempt=int(attempt),
         left_us=int(left),
@@ -258,8 +259,12 @@ def _ignore(future: "asyncio.Future[Any]") -> None:
 
 
 async def count(c: Connection, queue: Queue, increments: Mapping[str, int], *, at_ms: int) -> None:
-    """Add to the cumulative counters of a queue. Not idempotent: after OutcomeUnknown the increments are given up."""
+    """Add to the cumulative counters of a queue. Not idempotent: after OutcomeUnknown the increments are given up.
+
+    `at_ms`: when it inferred last, 0 if it did not.
+    """
     futures = [c.call("HINCRBY", queue.stats, name, n) for name, n in increments.items()]
-    futures.append(c.call("HSET", queue.stats, "last_inference_ms", at_ms))
+    if at_ms:
+        futures.append(c.call("HSET", queue.stats, "last_inference_ms", at_ms))
     for future in futures:
         await future
