@@ -21,6 +21,12 @@ EXTENSIONS = (
 )
 """Only what is implemented; no client checks the list, people do."""
 
+_OUTCOMES = {
+    "cancelled_before_compute": "cancel_saved_count",
+    "expired_before_compute": "expire_saved_count",
+    "dead": "dead_count",
+    "orphaned": "orphan_count",
+}
 _BATCH_COUNTER = re.compile(r"b([1-9][0-9]*)_count")
 
 
@@ -103,6 +109,8 @@ def statistics(name: str, version: str, counters: Mapping[str, int]) -> Json:
             for size in sizes
         ],
         "memory_usage": [],
+        # Ours: what cost no pass since it was withdrawn or late before one, and what was given up or had no gateway.
+        "tailrace": {name: counters.get(counter, 0) for name, counter in _OUTCOMES.items()},
     }
 
 

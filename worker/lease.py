@@ -64,7 +64,13 @@ class Keeper:
             beat = await work.beat(
                 self._connection, queue, self._loop.name, held, lease_us=self._lease_us, pace_us=served.pace_us
             )
-            if beat.ended:
+            if beat.live:
+                # Nobody hands on what a live worker holds: it was withdrawn, and this was faster than the bell.
+                now, jobs = clock.now_ns(), served.jobs
+                self._loop.withdraw(
+                    [work.Withdrawn(rid, jobs[rid].waiting.deadline_at_ns <= now) for rid in beat.ended if rid in jobs]
+                )
+            else:
                 self._loop.drop(beat.ended)
             if beat.alone:
                 await self._loop.run_suspects(queue)

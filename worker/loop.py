@@ -152,11 +152,22 @@ class WorkerLoop:
             self._wake.set()
 
     def drop(self, ids: Sequence[str]) -> None:
-        """Forget requests that wait here but are not ours any more: cancelled, expired, or handed on."""
+        """Forget requests that wait here but are not ours any more: handed on."""
+        for rid in ids:
+            self._pop(rid)
+
+    def withdraw(self, ended: Sequence[work.Withdrawn]) -> None:
+        """Forget requests that wait here and were cancelled or expired; what they would have cost is saved."""
+        for rid, expired in ended:
+            if served := self._pop(rid):
+                self._publisher.note_saved(served.queue, expired=expired)
+
+    def _pop(self, rid: str) -> Served | None:
         for served in self.served.values():
-            for rid in ids:
-                if job := served.jobs.pop(rid, None):
-                    self._release(job)
+            if job := served.jobs.pop(rid, None):
+                self._release(job)
+                return served
+        return None
 
     async def flush_counts(self) -> None:
         """Say what was counted since."""
@@ -219,7 +230,7 @@ class WorkerLoop:
             ended, _ = await work.ring(
                 self._bell, list(self.served), self.name, block_ms=RING_MS, listen=listen, controls=self._controls
             )
-            self.drop(ended)
+            self.withdraw(ended)
         except BrokerError:
             await asyncio.sleep(RETRY_S)
         self._look |= listen
@@ -299,6 +310,7 @@ class WorkerLoop:
             # Checked here and not only by the tick: overdue work must not reach the model.
             for late in batching.overdue(served.waiting(), now):
                 self._release(served.jobs.pop(late.id))
+                self._publisher.note_saved(served.queue, expired=True)
         wake_at_ns = 0
         waiting = {queue: s.waiting() for queue, s in self.served.items()}
         for queue in ordering.oldest_first(waiting):

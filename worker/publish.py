@@ -88,13 +88,20 @@ class Publisher:
         if clock.now_ns() - self._counted_at_ns >= COUNT_INTERVAL_NS:
             await self.flush_counts()
 
+    def note_saved(self, queue: Queue, *, expired: bool) -> None:
+        """Count a request that was dropped before it was computed; `flush_counts` says it."""
+        due = self._counts.setdefault(queue, {})
+        name = "expire_saved_count" if expired else "cancel_saved_count"
+        due[name] = due.get(name, 0) + 1
+
     async def flush_counts(self) -> None:
         """Add what was collected to the cumulative statistics in Redis."""
         self._counted_at_ns = clock.now_ns()
         counts, self._counts = self._counts, {}
         for queue, increments in counts.items():
             try:
-                await work.count(self._connection, queue, increments, at_ms=clock.wall_us() // 1000)
+                at_ms = clock.wall_us() // 1000 if "execution_count" in increments else 0
+                await work.count(self._connection, queue, increments, at_ms=at_ms)
             except BrokerError:
                 pass  # statistics are not worth a second try that might count twice
 

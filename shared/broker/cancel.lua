@@ -25,7 +25,7 @@ for i = 3, #ARGV do
     end
     if h[ST] == 'RUNNING' then
       -- Its worker hears of it at once, and drops it if it has not begun.
-      redis.call('XADD', T .. ':k:' .. h[OWN], 'MAXLEN', '~', 1000, '*', 'r', rid)
+      redis.call('XADD', T .. ':k:' .. h[OWN], 'MAXLEN', '~', 1000, '*', 'r', rid, 's', status)
       redis.call('PEXPIRE', T .. ':k:' .. h[OWN], 60000)
     else
       saved = saved + 1

@@ -125,25 +125,32 @@ async def ensure_groups(c: Connection, queue: Queue) -> None:
                 raise
 
 
+class Withdrawn(NamedTuple):
+    """A request that a worker holds and need not run any more: its deadline has passed, or nobody waits for it."""
+
+    id: str
+    expired: bool
+
+
 async def ring(
     c: Connection, queues: Sequence[Queue], consumer: str, *, block_ms: int, listen: bool, controls: dict[Queue, str]
-) -> tuple[list[str], bool]:
+) -> tuple[list[Withdrawn], bool]:
     """Wait until requests this worker holds need not run any more, an entry arrives, or `block_ms` passed.
 
     Takes nothing: idle workers go first. `listen`: entries matter. `controls` is the last control entry read by queue,
-    kept up to date here. Returns (ids that need not run, an entry arrived).
+    kept up to date here. Returns (what need not run, an entry arrived).
     """
     streams = {queue.control(consumer): queue for queue in queues}
     after = {name: controls.get(queue, "0") for name, queue in streams.items()}
     if listen:
         after |= dict.fromkeys((lane for queue in queues for lane in queue.lanes), "$")
     reply = await c.call("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", *after, *after.values())
-    ended: list[str] = []
+    ended: list[Withdrawn] = []
     arrived = False
     for name, entries in reply or ():
         if control := streams.get(name.decode()):
             controls[control] = entries[-1][0].decode()
-            ended += [fields[1].decode() for _, fields in entries]
+            ended += [Withdrawn(fields[1].decode(), b"EXPIRED" in fields[3:]) for _, fields in entries]
         else:
             arrived = True
     return ended, arrived

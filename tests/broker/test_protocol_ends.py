@@ -4,9 +4,10 @@ import pytest
 from support.audit import leftovers
 from support.scene import Scene, verdict
 
-from shared.broker import requests
+from shared.broker import requests, work
 from shared.broker.housekeeping import TICK_LIMIT
 from shared.errors import ErrorKind
+from shared.keys import Queue
 
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
@@ -156,3 +157,16 @@ async def test_the_end_is_final(scene: Scene, ends: str) -> None:
     assert await requests.peek(scene.c, scene.queue, ["a"]) == end
     assert await scene.rung() == rung
     assert await leftovers(scene.c, scene.queue) == []
+
+
+async def test_a_worker_hears_what_it_need_not_run_and_why(scene: Scene) -> None:
+    """Of what it holds, once; of what was still queued nothing, since that will never come to it."""
+    await scene.accept("left", "late", "runs")
+    await scene.fetch("w-1")
+    await scene.accept("queued")
+    await requests.cancel(scene.c, scene.queue, ["left", "queued"])
+    await requests.cancel(scene.c, scene.queue, ["late"], expired=True)
+    controls: dict[Queue, str] = {}
+    heard, _ = await work.ring(scene.c, [scene.queue], "w-1", block_ms=1, listen=False, controls=controls)
+    assert heard == [("left", False), ("late", True)]
+    assert await work.ring(scene.c, [scene.queue], "w-1", block_ms=1, listen=False, controls=controls) == ([], False)

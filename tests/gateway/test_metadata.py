@@ -99,6 +99,7 @@ def test_statistics_put_every_counter_in_its_place() -> None:
         },
     ]
     assert (tree["memory_usage"], tree["response_stats"]) == ([], {})
+    assert tree["tailrace"] == {"cancelled_before_compute": 0, "expired_before_compute": 0, "dead": 0, "orphaned": 0}
 
 
 def test_statistics_of_a_model_never_asked_are_zero() -> None:
