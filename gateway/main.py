@@ -26,7 +26,7 @@ from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
-from shared.process import begin
+from shared.process import begin, tell_ready
 from shared.settings import GatewaySettings
 
 BACKLOG = 4096
@@ -109,6 +109,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
             return 2
         port = runner.addresses[0][1]
         human.info("listening", url=f"http://{settings.host}:{port}", gateway=name)
+        tell_ready()
         lease_us = int(settings.lease_s * 1e6)
         beside = [
             asyncio.create_task(work, name=title)

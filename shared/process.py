@@ -25,3 +25,15 @@ def begin(kind: str, settings: CommonSettings) -> tuple[str, EventLog]:
     hidden = dict.fromkeys(secrets_of(settings), "(secret)")
     log.write(Cfg({**asdict(settings), **hidden, "redis": without_secrets(settings.redis)}))
     return name, log
+
+
+def tell_ready() -> None:
+    """Say to whoever started this process that it serves now: systemd, or `tailrace up` (man sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        try:
+            to.sendto(b"READY=1", f"\0{address[1:]}" if address.startswith("@") else address)
+        except OSError:
+            pass  # whoever asked for it has gone

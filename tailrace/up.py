@@ -21,8 +21,9 @@ from shared import clock, humanlog, vitals
 from shared.broker.embedded import SOCKET_PATH_MAX, EmbeddedRedis, NoRedis
 from shared.eventlog import EventLog
 from shared.events import Evt
+from shared.process import tell_ready
 from shared.redis_urls import without_secrets
-from tailrace.supervise import Child, GaveUp, die_with_parent
+from tailrace.supervise import QUICK_DEATHS_MAX, STEADY_NS, Child, GaveUp, die_with_parent, how
 
 KILL_AFTER_DRAIN_S = 5.0
 READY_TIMEOUT_S = 120.0
@@ -62,7 +63,6 @@ class Stack:
         self._redis: EmbeddedRedis | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._log: EventLog | None = None
-        self._stopping = False
 
     @property
     def shown_redis_url(self) -> str:
@@ -118,7 +118,6 @@ class Stack:
 
     async def stop(self) -> None:
         """Stop in order: the gateway finishes its requests, then the workers, then Redis."""
-        self._stopping = True
         if self.gateway:
             await self.gateway.stop(self.options.drain_s + KILL_AFTER_DRAIN_S)
         await asyncio.gather(*(w.stop(self.options.drain_s + KILL_AFTER_DRAIN_S) for w in self.workers))
@@ -140,22 +139,30 @@ class Stack:
                 )
 
     async def _keep_redis(self, redis: EmbeddedRedis) -> None:
+        """Start Redis again whenever it dies, also while the others finish what they hold."""
+        quick_deaths, started_ns = 0, clock.now_ns()
         while True:
             assert redis.process is not None
-            await redis.process.wait()
-            if self._stopping:
-                return
+            status = await redis.process.wait()
             died_ns = clock.now_ns()
-            humanlog.get().warning("the embedded Redis died; starting it again on the same data")
+            quick_deaths = 1 if died_ns - started_ns > STEADY_NS else quick_deaths + 1
             try:
+                if quick_deaths >= QUICK_DEATHS_MAX:
+                    log = redis.directory / "redis.log"
+                    raise NoRedis(
+                        f"the embedded Redis died {quick_deaths} times in a row, the last time with {how(status)}; "
+                        f"see {log}, or name a Redis of your own with --redis"
+                    )
+                humanlog.get().warning("the embedded Redis died; starting it again on the same data", how=how(status))
                 await redis.start()
             except NoRedis as e:
                 if not self.failed.done():
                     self.failed.set_exception(GaveUp(str(e)))
                 return
+            started_ns = clock.now_ns()
             if self._log is None:
                 self._log = EventLog(self.log_dir, "up", f"{socket.gethostname()}-{os.getpid()}")
-            self._log.write(Evt("redis_restart", died_ns, clock.now_ns()))
+            self._log.write(Evt("redis_restart", died_ns, started_ns))
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
@@ -217,6 +224,7 @@ async def _main(options: UpOptions) -> None:
         if not told.done():
             await ready
             print(greeting(stack), flush=True)
+            tell_ready()
             await asyncio.wait([told, stack.failed], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if stack.failed.done():

@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest_asyncio
 import structlog
 from support.waiting import DEADLINE_S, eventually, soon
 
+from shared.process import tell_ready
 from tailrace import supervise
 from tailrace.supervise import Child, GaveUp
 
@@ -57,20 +59,67 @@ def starts(marks: Path) -> int:
 
 
 async def test_a_child_that_dies_is_started_again_with_growing_pauses(tmp_path: Path, quick: None) -> None:
-    """Each death is told with its cause; a crash loop ends, with a message that says what happened."""
+    """Each death is told with its cause; a crash loop ends, with a message that says who, how, and what to do."""
     marks = tmp_path / "marks"
     with structlog.testing.capture_logs() as told, pytest.raises(GaveUp) as raised:
         await soon(shell('printf x >> "$MARKS"; exit 3', MARKS=str(marks)).keep_running())
     assert starts(marks) == supervise.QUICK_DEATHS_MAX == 5
-    assert str(raised.value) == "worker 1 died 5 times in a row, the last time with status 3"
+    assert str(raised.value) == (
+        "worker 1 died 5 times in a row, the last time with status 3\nMend what its messages say, then start again."
+    )
     assert [line["restart_in_s"] for line in told] == [0.001, 0.002, 0.004, 0.004]
     assert {(line["which"], line["how"]) for line in told} == {("worker 1", "status 3")}
 
 
+async def test_the_last_words_of_a_crash_loop_stand_beside_the_verdict(
+    quick: None, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Among the messages of all the others they would be hard to find; each is passed on at once all the same."""
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11; do echo line $i >&2; done; printf 'no \\377 weights' >&2; exit 1"
+    with pytest.raises(GaveUp) as raised:
+        await soon(shell(script).keep_running())
+    said = ["died 5 times in a row, the last time with status 1; the last it said:"]
+    said += [f"  line {i}" for i in range(5, 12)] + ["  no \N{REPLACEMENT CHARACTER} weights"]
+    assert "\n".join(said) in str(raised.value)
+    assert capfdbinary.readouterr().err.count(b"line 11\nno \xff weights") == 5
+
+
 async def test_a_child_that_was_killed_is_told_so(quick: None) -> None:
     """By the name of the signal: an out-of-memory kill looks like nothing else."""
-    with pytest.raises(GaveUp, match="died 5 times in a row, the last time with signal SIGKILL"):
+    with pytest.raises(GaveUp, match=r"died 5 times in a row, the last time with signal SIGKILL\n.*memory is short"):
         await soon(shell("kill -9 $$").keep_running())
+
+
+SERVES = """
+import os, socket
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+open(os.environ["MARKS"], "a").write("x")
+os.kill(os.getpid(), 9)
+"""
+
+
+async def test_a_child_that_could_serve_is_never_given_up(tmp_path: Path, quick: None, keep: Keep) -> None:
+    """Requests that kill their worker, one after the other, once ended the whole system after the fifth death."""
+    marks = tmp_path / "marks"
+    child = Child("worker 1", [sys.executable, "-I", "-S", "-c", SERVES], {"MARKS": str(marks)})
+    with structlog.testing.capture_logs() as told:
+        task = await keep(child)
+        await eventually(lambda: starts(marks) > supervise.QUICK_DEATHS_MAX + 1, "it is started again and again")
+        assert not task.done()
+    assert [line["restart_in_s"] for line in told][:4] == [0.001, 0.002, 0.004, 0.004], "with growing pauses"
+
+
+async def test_a_process_says_that_it_serves_to_whoever_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To systemd at a path, to `up` at an abstract address; to nobody when nobody asked, or has gone."""
+    for address, bound in ((str(tmp_path / "s"), str(tmp_path / "s")), (f"@tr-{os.getpid()}", f"\0tr-{os.getpid()}")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+            ear.bind(bound)
+            monkeypatch.setenv("NOTIFY_SOCKET", address)
+            tell_ready()
+            assert ear.recv(100) == b"READY=1"
+        tell_ready()
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    tell_ready()
 
 
 async def test_a_child_that_lived_long_starts_afresh(
