@@ -122,6 +122,10 @@ def _check_shape(entry: Input, spec: ModelTensor, model: ModelDescriptor) -> int
             f"{spec.datatype}: convert the tensor and send it as {spec.datatype}"
         )
     shape = entry.shape
+    if shape and min(shape) > 0 and (shape[1:] if model.max_batch_size > 0 else shape) == spec.shape:
+        count = math.prod(shape)
+        if count <= ELEMENTS_MAX:
+            return count  # the common case: what the model declares, to the letter
     expected = [-1, *spec.shape] if model.max_batch_size > 0 else spec.shape
     if len(shape) != len(expected):
         batch = "; the first dimension is the batch" if model.max_batch_size > 0 else ""
@@ -155,7 +159,7 @@ def _binary_size(entry: Input) -> int | None:
             f"unsupported; send the tensor in the request, as JSON or binary"
         )
     data = memoryview(entry.data)
-    has_data = len(data) > 0 and bytes(data[:5]) != b"null"
+    has_data = len(data) > 4 or bytes(data) not in (b"", b"null")
     if size is None:
         if not has_data:
             raise BadRequest(

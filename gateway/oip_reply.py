@@ -12,7 +12,7 @@ import orjson
 
 from gateway.oip_request import NO_CLASSES, InferCall
 from shared.errors import BadRequest, ErrorKind, TailraceError
-from shared.tensors import DTYPES, Array, byte_size, encode_bytes_elements, from_bytes
+from shared.tensors import DTYPES, Array, encode_bytes_elements, from_bytes
 from shared.wire import ModelDescriptor, ReplyBody, Tensor, error_of
 
 JSON_TYPE = "application/json"
@@ -49,16 +49,16 @@ def render_infer(call: InferCall, model: ModelDescriptor, body: ReplyBody) -> Re
         else:
             output["data"] = _json_data(tensor)
         outputs.append(output)
-    head: dict[str, object] = {"id": call.client_id} if call.client_id else {}
-    head["model_name"] = model.name
-    head["model_version"] = model.version
+    head: dict[str, object] = {"model_name": model.name, "model_version": model.version}
+    if call.client_id:
+        head = {"id": call.client_id, **head}
     if body.parameters:
         head["parameters"] = body.parameters
     head["outputs"] = outputs
     text = dump_json(head)
     if b"null" in text:
         _check_finite(outputs)
-    if any(tail):
+    if tail and any(tail):
         return RenderedReply(b"".join((text, *tail)), BINARY_TYPE, len(text))
     return RenderedReply(text, JSON_TYPE, None)
 
@@ -75,12 +75,12 @@ def empty_reply(model: ModelDescriptor) -> ReplyBody:
 
 def dump_json(value: object) -> bytes:
     """JSON of plain values and of one-dimensional numpy arrays; NaN and infinities become null."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, None, orjson.OPT_SERIALIZE_NUMPY)
 
 
 def numbers(tensor: Tensor) -> Array:
     """The elements of a numeric tensor, flat; a view where the processor can read it in place."""
-    array = np.frombuffer(tensor.data, dtype=DTYPES[tensor.datatype])
+    array = np.frombuffer(tensor.data, DTYPES[tensor.datatype])
     return array if array.flags.aligned else array.copy()
 
 
@@ -99,11 +99,12 @@ def _chosen(call: InferCall, model: ModelDescriptor, body: ReplyBody) -> list[tu
 
 
 def _check_size(tensor: Tensor, model: ModelDescriptor) -> None:
-    if tensor.datatype == "BYTES":
-        return
-    if tensor.datatype not in DTYPES:
+    dtype = DTYPES.get(tensor.datatype)
+    if dtype is None:
+        if tensor.datatype == "BYTES":
+            return
         raise _model_error(model, f"gave output '{tensor.name}' of unknown datatype {tensor.datatype}")
-    expected = byte_size(tensor.datatype, tensor.shape)
+    expected = math.prod(tensor.shape) * dtype.itemsize
     if len(tensor.data) != expected:
         raise _model_error(
             model,

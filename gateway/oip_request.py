@@ -73,6 +73,8 @@ class _Settings(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Request)
+_NO_TAIL = memoryview(b"")
+_NO_SETTINGS = _Settings()
 
 
 def parse_infer(body: bytes | memoryview, header_length: str | None, model: ModelDescriptor) -> InferCall:
@@ -81,15 +83,17 @@ def parse_infer(body: bytes | memoryview, header_length: str | None, model: Mode
     `header_length` is the Inference-Header-Content-Length header, None when absent. Binary inputs are views into
     `body`; all inputs come in the model's order. Raises BadRequest.
     """
-    json_bytes = _json_length(header_length, len(body))
-    if json_bytes == 0 and header_length is not None:
-        _check_json_outputs(model, default_binary=True)
-        tensor = whole_body_input(memoryview(body), model)
-        return InferCall("", RequestBody([tensor]), 1, None, 0, 0, (), True)
-    text = body if json_bytes == len(body) and isinstance(body, bytes) else bytes(memoryview(body)[:json_bytes])
-    request = decode_json(_decoder, text)
-    tensors, rows = gather_inputs(request.inputs, memoryview(body)[json_bytes:], model)
-    settings = _settings(request.parameters or {})
+    text, tail = body, _NO_TAIL
+    if header_length is not None:
+        json_bytes = _json_length(header_length, len(body))
+        if json_bytes == 0:
+            _check_json_outputs(model, default_binary=True)
+            tensor = whole_body_input(memoryview(body), model)
+            return InferCall("", RequestBody([tensor]), 1, None, 0, 0, (), True)
+        text, tail = memoryview(body)[:json_bytes], memoryview(body)[json_bytes:]
+    request = decode_json(_decoder, text if isinstance(text, bytes) else bytes(text))
+    tensors, rows = gather_inputs(request.inputs, tail, model)
+    settings = _settings(request.parameters) if request.parameters else _NO_SETTINGS
     default_binary = settings.binary_data_output
     wishes = _wishes(request.outputs, model, default_binary) if request.outputs else ()
     if not wishes:
@@ -106,9 +110,7 @@ def parse_infer(body: bytes | memoryview, header_length: str | None, model: Mode
     )
 
 
-def _json_length(header_length: str | None, body_bytes: int) -> int:
-    if header_length is None:
-        return body_bytes
+def _json_length(header_length: str, body_bytes: int) -> int:
     # Longer than 20 digits is beyond any body, and int() itself refuses thousands.
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) <= 20):
         raise BadRequest(
