@@ -23,7 +23,7 @@ from shared.eventlog import EventLog
 from shared.events import Evt
 from shared.process import tell_ready
 from shared.redis_urls import without_secrets
-from tailrace.supervise import QUICK_DEATHS_MAX, STEADY_NS, Child, GaveUp, die_with_parent, how
+from tailrace.supervise import BACKOFF_FIRST_S, QUICK_DEATHS_MAX, STEADY_NS, Child, GaveUp, die_with_parent, how
 
 KILL_AFTER_DRAIN_S = 5.0
 READY_TIMEOUT_S = 120.0
@@ -140,29 +140,32 @@ class Stack:
 
     async def _keep_redis(self, redis: EmbeddedRedis) -> None:
         """Start Redis again whenever it dies, also while the others finish what they hold."""
-        quick_deaths, started_ns = 0, clock.now_ns()
+        deaths, started_ns, down_since_ns = 0, clock.now_ns(), 0
         while True:
             assert redis.process is not None
             status = await redis.process.wait()
             died_ns = clock.now_ns()
-            quick_deaths = 1 if died_ns - started_ns > STEADY_NS else quick_deaths + 1
+            down_since_ns = down_since_ns or died_ns
+            deaths = 1 if died_ns - started_ns > STEADY_NS else deaths + 1
+            if deaths >= QUICK_DEATHS_MAX:
+                if not self.failed.done():
+                    text = f"the embedded Redis died {deaths} times in a row, the last time with {how(status)}"
+                    advice = f"see {redis.directory / 'redis.log'}, or name a Redis of your own with --redis"
+                    self.failed.set_exception(GaveUp(f"{text}; {advice}"))
+                return
+            humanlog.get().warning("the embedded Redis died; starting it again on the same data", how=how(status))
+            if deaths > 1:  # the first time at once, since everybody waits for it
+                await asyncio.sleep(BACKOFF_FIRST_S * 2 ** (deaths - 2))
+            started_ns = clock.now_ns()
             try:
-                if quick_deaths >= QUICK_DEATHS_MAX:
-                    log = redis.directory / "redis.log"
-                    raise NoRedis(
-                        f"the embedded Redis died {quick_deaths} times in a row, the last time with {how(status)}; "
-                        f"see {log}, or name a Redis of your own with --redis"
-                    )
-                humanlog.get().warning("the embedded Redis died; starting it again on the same data", how=how(status))
                 await redis.start()
             except NoRedis as e:
-                if not self.failed.done():
-                    self.failed.set_exception(GaveUp(str(e)))
-                return
-            started_ns = clock.now_ns()
+                humanlog.get().warning("the embedded Redis did not start", reason=str(e))
+                continue
             if self._log is None:
                 self._log = EventLog(self.log_dir, "up", f"{socket.gethostname()}-{os.getpid()}")
-            self._log.write(Evt("redis_restart", died_ns, started_ns))
+            self._log.write(Evt("redis_restart", down_since_ns, clock.now_ns()))
+            down_since_ns = 0
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))

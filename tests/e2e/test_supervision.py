@@ -11,7 +11,10 @@ import redis.asyncio
 from e2e_stack import Process, Reply, Stack
 
 from shared import clock
+from shared.broker.embedded import EmbeddedRedis
 from shared.keys import NORMAL, Queue
+from tailrace import up
+from tailrace.supervise import GaveUp
 
 LEASE_S = 1.0
 LANE = Queue("slow", "1").lanes[NORMAL]
@@ -103,17 +106,43 @@ def test_a_crash_loop_ends_with_the_reason_and_status_1(slow_repository: Path, s
     model = repository / "slow" / "1" / "model.py"
     model.write_text('import os\nos.write(2, b"terminate called: no kernel image\\n")\nos.abort()\n')
 
-    up = Process(
+    loop = Process(
         "up", "--port", "0", "--data-dir", short_directory / "d", "--model-repository", repository,
         directory=short_directory,
     )  # fmt: skip
     try:
-        assert up.wait_ended(within_s=100) == 1
-        verdict = up.text[up.text.index("died 5 times in a row") :]
-        assert "worker 1 died 5 times in a row, the last time with signal SIGABRT; the last it said:" in up.text
+        assert loop.wait_ended(within_s=100) == 1
+        verdict = loop.text[loop.text.index("died 5 times in a row") :]
+        assert "worker 1 died 5 times in a row, the last time with signal SIGABRT; the last it said:" in loop.text
         assert "terminate called: no kernel image" in verdict
         assert "then start again" in verdict
-        assert up.text.count('event="a process died"') == 4
-        assert not up.children()
+        assert loop.text.count('event="a process died"') == 4
+        assert not loop.children()
     finally:
-        up.stop()
+        loop.stop()
+
+
+async def test_a_redis_that_dies_again_and_again_is_given_up(
+    short_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was once started again without end, and given up at once when it died while it started."""
+    monkeypatch.setattr(up, "BACKOFF_FIRST_S", 0.01)
+    server = EmbeddedRedis(short_directory / "r")
+    await server.start()
+    stack = up.Stack(up.UpOptions(data_dir=short_directory))
+    keeping = asyncio.create_task(stack._keep_redis(server))
+    try:
+        killed = set()
+        while not stack.failed.done():
+            assert server.process is not None
+            if server.process.pid not in killed:
+                killed.add(server.process.pid)
+                server.process.kill()
+            await asyncio.sleep(0.001)
+        with pytest.raises(GaveUp, match=r"died 5 times in a row, the last time with signal SIGKILL; see .*redis\.log"):
+            stack.failed.result()
+        assert len(killed) == 5
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await server.stop()
