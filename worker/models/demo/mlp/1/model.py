@@ -1,7 +1,8 @@
 """Linear, ReLU, Linear with the same made-up weights everywhere."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import linear, relu
 
 from worker.models.interface import LoadContext, Model
 
@@ -12,12 +13,14 @@ class Perceptron(Model):
     """`x` FP32 [64] -> `y` FP32 [8]."""
 
     def load(self, context: LoadContext) -> None:
-        self._layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
         generator = torch.Generator().manual_seed(SEED)
-        for parameter in self._layers.parameters():
-            parameter.requires_grad_(False).normal_(std=0.1, generator=generator)
-        self._layers.to(context.device).eval()
+
+        def made_up(*shape: int) -> Tensor:
+            return torch.empty(shape).normal_(std=0.1, generator=generator).to(context.device)
+
+        self._hidden = made_up(64, 64), made_up(64)
+        self._out = made_up(8, 64), made_up(8)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        y: Tensor = self._layers(batch["x"])
-        return y
+        # Functions and no modules: of so small a model those were half the time.
+        return linear(relu(linear(batch["x"], *self._hidden)), *self._out)
