@@ -5,7 +5,7 @@ from support.scene import MINUTE_US
 from shared.broker import fleet
 from shared.broker.connection import Connection
 from shared.broker.fleet import Fleet
-from shared.keys import FLEET_LEASES
+from shared.keys import FLEET_LEASES, FLEET_SURVEYED
 
 
 async def look(c: Connection, known: str = "") -> Fleet:
@@ -87,6 +87,25 @@ async def test_an_operator_withdraws_a_model_and_offers_it_again(connection: Con
     assert offered.unloaded == frozenset()
     await fleet.offer(connection, "never-withdrawn", offered=True)
     assert await fleet.survey(connection, offered.version) is None
+
+
+async def test_nobody_is_gone_because_redis_stood_still(connection: Connection) -> None:
+    """Nobody could renew meanwhile, or nobody looked; one who does not come back is missed afterwards."""
+    await announce(connection, "back")
+    await announce(connection, "dead")
+    version = (await look(connection)).version
+    stood_still = fleet.SURVEY_GRACE_US + 1_000_000
+    last = int(await connection.call("GET", FLEET_SURVEYED))
+    await connection.call("SET", FLEET_SURVEYED, last - stood_still, "KEEPTTL")
+    for worker in ("back", "dead"):
+        await connection.call("ZADD", FLEET_LEASES, 1, worker)
+    assert await fleet.survey(connection, version) is None
+    assert await fleet.survey(connection, version) is None
+    left_us = int(await connection.call("ZSCORE", FLEET_LEASES, "dead")) - last
+    assert fleet.SURVEY_GRACE_US / 2 < left_us < 2 * fleet.SURVEY_GRACE_US
+    await announce(connection, "back")
+    await connection.call("ZADD", FLEET_LEASES, 1, "dead")
+    assert list((await look(connection, version)).workers) == ["back"]
 
 
 async def test_a_wiped_redis_is_news(connection: Connection) -> None:

@@ -10,13 +10,15 @@ import pytest
 from support.audit import comparable, leftovers, pending_of, snapshot
 from support.proxy import Fault, Proxy
 from support.scene import MINUTE_US, Scene, blocked, config
+from support.servers import NAMES
 from support.waiting import eventually, soon
 
-from shared.broker import fleet, housekeeping, requests, work
+from shared.broker import fleet, housekeeping, letters, requests, work
 from shared.broker.connection import Connection, NotConnected, OutcomeUnknown
 from shared.broker.embedded import EmbeddedRedis
+from shared.broker.scripts import READY_MAX
 from shared.broker.work import Answer, Beat
-from shared.keys import Queue
+from shared.keys import NORMAL, Queue
 
 Act = Callable[[Scene], Awaitable[Any]]
 
@@ -59,6 +61,32 @@ async def trouble(scene: Scene) -> None:
     await scene.pass_deadline("late")
 
 
+async def crowded(scene: Scene) -> None:
+    """A backlog: who comes now waits for its turn."""
+    await scene.accept(*(f"r-{i}" for i in range(READY_MAX + 2)))
+
+
+async def buried(scene: Scene) -> None:
+    await scene.accept("a", "b")
+    await scene.retry(*await scene.fetch(), errors_max=1)
+
+
+async def replay(scene: Scene) -> None:
+    for letter in await scene.letters():
+        await letters.replay(scene.c, scene.queue, letter.entry_id, budget_us=MINUTE_US, ttl_ms=1000)
+
+
+async def purge(scene: Scene) -> None:
+    await letters.purge(scene.c, scene.queue, [d.entry_id for d in await scene.letters()])
+
+
+async def damaged(scene: Scene) -> None:
+    """An operator has deleted a lane and the delays."""
+    await scene.accept("a", "b", "c")
+    await scene.retry(*await scene.fetch(want=1))
+    await scene.c.call("DEL", scene.queue.lanes[NORMAL], f"{scene.queue.tag}:delay")
+
+
 async def announced(scene: Scene) -> None:
     await fleet.announce(scene.c, "w-1", b"one", lease_us=MINUTE_US)
     await fleet.announce(scene.c, "w-2", b"two", lease_us=MINUTE_US)
@@ -69,6 +97,16 @@ DEEDS: dict[str, tuple[Act, Act]] = {
     "accept": (nothing, lambda s: s.accept("a", "b", "c")),
     "accept into a full queue": (queued, lambda s: s.accept("c", "a", "d", limits=requests.Limits(3))),
     "complete": (running, lambda s: work.complete(s.c, s.queue, ANSWERS)),
+    "accept jobs": (nothing, lambda s: s.accept("a", "b", job=requests.Job(ttl_ms=9000, key="k", digest="d"))),
+    "accept into the waiting room": (crowded, lambda s: s.accept("c", "d", tenant="T", weight=3)),
+    "retry": (running, lambda s: work.retry(s.c, s.queue, [(a, 1_000_000) for a in ANSWERS])),
+    "retry for the last time": (running, lambda s: work.retry(s.c, s.queue, [(a, 1) for a in ANSWERS], errors_max=1)),
+    "release": (running, lambda s: work.release(s.c, s.queue, "w-1", [("a", 1), ("b", 7), ("nobody", 1)])),
+    "attach": (queued, lambda s: requests.attach(s.c, s.queue, "a", "gw-2")),
+    "replay": (buried, replay),
+    "purge": (buried, purge),
+    "audit": (damaged, lambda s: s.audit()),
+    "cancel waiting": (crowded, lambda s: s.cancel("r-1", f"r-{READY_MAX + 1}")),
     "cancel queued": (queued, lambda s: requests.cancel(s.c, s.queue, ["a", "nobody"])),
     "cancel running": (running, lambda s: requests.cancel(s.c, s.queue, ["b"], expired=True)),
     "beat": (running, lambda s: work.beat(s.c, s.queue, "w-1", [("a", 1), ("b", 7)], lease_us=MINUTE_US)),
@@ -103,6 +141,7 @@ async def test_doing_it_twice_is_doing_it_once(scene: Scene, deed: str) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.CUT_MID_REQUEST, Fault.CUT_MID_REPLY])
 @pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("redis_server", NAMES[:1], indirect=True)  # what breaks is the network
 async def test_a_call_that_was_disturbed_and_repeated_ends_as_if_nothing_had_been(
     scene: Scene, through: Connection, proxy: Proxy, deed: str, fault: Fault
 ) -> None:

@@ -7,9 +7,16 @@ from broker import (
     test_lifecycle,
     test_protocol,
     test_protocol_answers,
+    test_protocol_audit,
     test_protocol_deaths,
     test_protocol_ends,
+    test_protocol_fairness,
     test_protocol_faults,
+    test_protocol_jobs,
+    test_protocol_letters,
+    test_protocol_limits,
+    test_protocol_retries,
+    test_protocol_suspects,
 )
 
 _NEED_A_SERVER = {"own_loop", "proxy", "through", "redis_server", "impatient", "short_dir", "oldest_server"}
@@ -18,9 +25,16 @@ _MODULES = (
     test_lifecycle,
     test_protocol,
     test_protocol_answers,
+    test_protocol_audit,
     test_protocol_deaths,
     test_protocol_ends,
+    test_protocol_fairness,
     test_protocol_faults,
+    test_protocol_jobs,
+    test_protocol_letters,
+    test_protocol_limits,
+    test_protocol_retries,
+    test_protocol_suspects,
 )
 
 for _module in _MODULES:

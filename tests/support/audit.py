@@ -1,5 +1,6 @@
 """What Redis holds: whether anything was left behind or lost sight of, and whether two ways led to the same state."""
 
+import asyncio
 import re
 from collections import Counter
 from typing import Any
@@ -49,24 +50,28 @@ async def counted(c: Connection, queue: Queue) -> dict[str, int]:
 
 async def disorder(c: Connection) -> list[str]:
     """What contradicts itself: live requests that nothing leads to or that are not counted, and the reverse."""
+    keys = await _keys(c)
+    matches = [match for key in keys if (match := _RECORD.fullmatch(key))]
+    flats = await asyncio.gather(*(c.call("HGETALL", match[0]) for match in matches))
     live: dict[str, dict[str, dict[str, str]]] = {}
-    for key in await _keys(c):
-        if match := _RECORD.fullmatch(key):
-            flat = [part.decode("latin1") for part in await c.call("HGETALL", key)]
-            record = dict(zip(flat[::2], flat[1::2], strict=True))
-            if not is_terminal(State(record["st"])):
-                live.setdefault(match[1], {})[match[2]] = record
-    tags = {match[1] for key in await _keys(c) if (match := _BOOKS.fullmatch(key))} | set(live)
+    for match, flat in zip(matches, flats, strict=True):
+        texts = [part.decode("latin1") for part in flat]
+        record = dict(zip(texts[::2], texts[1::2], strict=True))
+        if not is_terminal(State(record["st"])):
+            live.setdefault(match[1], {})[match[2]] = record
+    tags = {match[1] for key in keys if (match := _BOOKS.fullmatch(key))} | set(live)
     return [text for tag in sorted(tags) for text in await _disorder_of(c, tag, live.get(tag, {}))]
 
 
 async def _disorder_of(c: Connection, tag: str, live: dict[str, dict[str, str]]) -> list[str]:
     found = []
     sums: Counter[str] = Counter()
-    for rid, r in live.items():
+    for r in live.values():
         sums.update({f"l{r['pr']}": 1, f"t:{r['tn']}": 1, "b": int(r["n"])})
-        if not await _leads_to(c, tag, rid, r):
-            found.append(f"{tag} {rid}: {r['st']}, and nothing leads to it")
+    leads = await asyncio.gather(*(_leads_to(c, tag, rid, r) for rid, r in live.items()))
+    found += [
+        f"{tag} {rid}: nothing leads to it: {live[rid]}" for rid, there in zip(live, leads, strict=True) if not there
+    ]
     flat = await c.call("HGETALL", f"{tag}:c")
     books = {flat[i].decode(): int(flat[i + 1]) for i in range(0, len(flat), 2)}
     if books != +sums:
@@ -92,26 +97,30 @@ async def _leads_to(c: Connection, tag: str, rid: str, r: dict[str, str]) -> boo
 
 async def snapshot(c: Connection) -> dict[str, Any]:
     """Everything in Redis, by key. Two snapshots are equal when nothing changed but the clocks."""
-    found: dict[str, Any] = {}
-    for key in await _keys(c):
-        kind = await c.call("TYPE", key)
-        value: Any
-        if kind == b"string":
+    keys = await _keys(c)
+    return dict(zip(keys, await asyncio.gather(*(_value(c, key) for key in keys)), strict=True))
+
+
+async def _value(c: Connection, key: str) -> tuple[Any, bool]:
+    """What a key holds, and whether it has a time to live."""
+    lives = c.call("PTTL", key)
+    value: Any
+    match await c.call("TYPE", key):
+        case b"string":
             value = None if key.endswith(":tick") or key == FLEET_SURVEYED else await c.call("GET", key)
-        elif kind == b"hash":
+        case b"hash":
             flat = await c.call("HGETALL", key)
-            value = dict(zip(flat[::2], flat[1::2], strict=True))
-        elif kind == b"zset":
+            value = dict(sorted(zip(flat[::2], flat[1::2], strict=True)))
+        case b"zset":
             leases = key.endswith(":hb") or key == FLEET_LEASES
             value = await c.call("ZRANGE", key, 0, -1, *([] if leases else ["WITHSCORES"]))
-        elif kind == b"set":
+        case b"set":
             value = sorted(await c.call("SMEMBERS", key))
-        elif kind == b"list":
+        case b"list":
             value = await c.call("LRANGE", key, 0, -1)
-        else:
+        case _:
             value = [await c.call("XRANGE", key, "-", "+"), await _pending(c, key)]
-        found[key] = (value, await c.call("PTTL", key) != -1)
-    return found
+    return value, await lives != -1
 
 
 def comparable(found: dict[str, Any]) -> str:

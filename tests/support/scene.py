@@ -116,7 +116,7 @@ class Scene:
 
     async def die(self, worker: str = "w-1") -> None:
         """The worker's lease has run out."""
-        await self.c.call("ZADD", self.queue.leases, 1, worker)
+        await self._move_to_the_past(self.queue.leases, worker)
 
     async def crash(self, worker: str, *deliveries: Delivery) -> Tick:
         """The worker's process ends while it computes `deliveries`, and is missed."""
@@ -127,12 +127,17 @@ class Scene:
     async def come_due(self, *ids: str) -> Tick:
         """The delays of these requests are over."""
         for rid in ids:
-            await self.c.call("ZADD", f"{self.queue.tag}:delay", "XX", 1, rid)
+            await self._move_to_the_past(f"{self.queue.tag}:delay", rid, "XX")
         return await self.tick()
 
     async def pass_deadline(self, rid: str) -> None:
         """The request's deadline has come."""
-        await self.c.call("ZADD", self.queue.deadlines, "XX", 1, rid)
+        await self._move_to_the_past(self.queue.deadlines, rid, "XX")
+
+    async def _move_to_the_past(self, key: str, member: str, *flags: str) -> None:
+        # Also in a full Redis, as a script whose first write needs no memory.
+        text = "redis.call('DEL', KEYS[1] .. ':_') return redis.call('ZADD', KEYS[1], unpack(ARGV))"
+        await self.c.call("EVAL", text, 1, key, *flags, 1, member)
 
     async def state(self, rid: str) -> str:
         return (await requests.peek(self.c, self.queue, [rid]))[0][0]
