@@ -28,6 +28,8 @@ ALIVE_US = 5_000_000
 """A process writes a `res` every second: one that was silent for longer is dead, or said goodbye."""
 TAKEN = frozenset({"DONE", "FAILED", "OKDUP"})
 """Outcomes of an attempt whose answer Redis took."""
+FENCED = frozenset({"STALE", "GONE", "UNKNOWN"})
+"""Outcomes of an attempt whose answer went nowhere."""
 RECLAIMED = ("requeued", "suspects", "due", "dead", "overdue")
 """What a tick does with requests; the last two are ends."""
 
@@ -288,8 +290,11 @@ class Audit:
         highest, lives, answered_by, answered_before = 0, 1, "", False
         before: _Take | None = None
         for take in takes:
-            if whole and take.started_ns > whole.ended_ns and take.clock == whole.clock:
+            # Of a job the client heard only that it was taken on.
+            if whole and whole.status != 202 and take.started_ns > whole.ended_ns and take.clock == whole.clock:
                 tally["for_nobody"] += 1
+            if take.attempt < highest and take.outcome in FENCED:
+                continue  # a worker that was frozen found its delivery only now; the fence held
             if before is not None and take.attempt <= highest:
                 if whole is None or whole.submits > lives or self._was_away(before.taken_us, take.taken_us):
                     lives, highest, answered_by, answered_before = (

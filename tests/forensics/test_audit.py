@@ -109,6 +109,18 @@ def test_a_request_whose_worker_died_is_answered_by_a_later_attempt(fleet: Fleet
     assert (found.requests, found.attempts, found.retried) == (1, 2, 1)
 
 
+def test_a_frozen_worker_may_find_its_delivery_after_the_next_attempt(fleet: Fleet) -> None:
+    """Its request was handed on while it stood still; what it then made of it went nowhere."""
+    r = req("r-1", submits=1)
+    fleet.gateway(r)
+    fleet.worker(tried(r, attempt=2), inst="w-2")
+    fleet.worker(tried(r, at_ms=70, outcome="STALE"), inst="w-1")
+    fleet.leave("gw-1")
+    found = fleet.audit()
+    assert found.ok
+    assert found.attempts == 2
+
+
 def test_a_repeated_answer_is_the_same_answer(fleet: Fleet) -> None:
     """The reply to the first was lost on its way (OKDUP): taken once."""
     r = req("r-1")
