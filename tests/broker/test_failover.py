@@ -223,6 +223,21 @@ async def test_a_refusal_within_a_script_is_one_too(pair: Pair, monkeypatch: pyt
         assert c.server == pair.second.url
 
 
+async def test_a_replica_that_lost_its_primary_is_left(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MASTERDOWN: it would not even answer reads."""
+    monkeypatch.setattr(connecting, "PROBE_AFTER_S", 60.0)
+    async with Connection(pair.urls, "test") as c:
+        await soon(c.wait_connected())
+        await pair.promote(pair.second)
+        await pair.ask(pair.first, "CONFIG", "SET", "replica-serve-stale-data", "no")
+        await pair.ask(pair.first, "REPLICAOF", "127.0.0.1", 1)
+        failed = await lost(c.call("GET", "k"))
+        assert isinstance(failed, ReplyError)
+        assert failed.code == "MASTERDOWN"
+        await soon(c.wait_connected())
+        assert c.server == pair.second.url
+
+
 async def test_a_blocked_reader_follows_the_primary(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demotion unblocks it (UNBLOCKED), and it goes on at the new primary, where its group is."""
     monkeypatch.setattr(connecting, "PROBE_AFTER_S", 60.0)
