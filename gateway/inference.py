@@ -1,28 +1,36 @@
-"""The routes that ask a model: the Open Inference Protocol's infer, and OpenAI's embeddings."""
+"""The routes that ask a model: the Open Inference Protocol's infer, at once or as a job, and OpenAI's embeddings."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import msgspec
 from aiohttp import web
 
-from gateway import oip_reply, openai
+from gateway import openai
 from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
 from gateway.directory import Directory
 from gateway.door import Door
-from gateway.headers import budget_of, priority_of
-from gateway.oip_request import parse_infer
+from gateway.headers import budget_of, idempotency_key_of, preferences_of, priority_of
+from gateway.job_ask import digest_of, encode_ask
+from gateway.jobs import Jobs, result_of
+from gateway.oip_reply import empty_reply, render_infer
+from gateway.oip_request import InferCall, parse_infer
 from gateway.refusals import late_error
-from gateway.reply import HttpReply
+from gateway.reply import HttpReply, infer_reply
+from gateway.results import Results, has_ended, stands
 from gateway.routes import MODEL, VERSION, Routes
-from gateway.submit import Submitter
+from gateway.submit import SameRequest, Submitter
 from gateway.tenants import ANYONE, Tenant
 from shared import clock, wire
+from shared.broker.requests import Job
 from shared.errors import BadRequest
-from shared.keys import NORMAL, Queue
+from shared.keys import Queue
 from shared.settings import GatewaySettings
 
+DIGEST_IN_THREAD = 1 << 20
+"""A longer body is hashed in a thread: 64 MiB take a tenth of a second."""
 queue_of = lru_cache(Queue)
 """The queue of a model's version; made once, since its names are put together from parts."""
 
@@ -31,11 +39,20 @@ class Inference:
     """Takes requests for models, and answers them through the queue."""
 
     def __init__(
-        self, settings: GatewaySettings, directory: Directory, submitter: Submitter, door: Door, budget: BodyBudget
+        self,
+        settings: GatewaySettings,
+        directory: Directory,
+        submitter: Submitter,
+        door: Door,
+        budget: BodyBudget,
+        results: Results,
+        jobs: Jobs,
     ) -> None:
         self._settings = settings
         self._directory = directory
         self._submitter = submitter
+        self._results = results
+        self._jobs = jobs
         self._door = door
         self._budget = budget
 
@@ -43,34 +60,42 @@ class Inference:
         """Mount the routes."""
         for base in (MODEL, VERSION):
             routes.add("POST", f"{base}/infer", self.infer, name="infer")
+            routes.add("POST", f"{base}/jobs", self.jobs, name="jobs")
         routes.add("POST", "/v1/embeddings", self.embeddings, name="embeddings")
 
     async def infer(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v2/models/{model}[/versions/{version}]/infer."""
         headers = request.headers
-        tenant = await self._enter(request, call)
+        tenant = self._door.tenant_of(headers)
+        if tenant is not ANYONE:
+            await self._admit(tenant, call)
         body = await self._read(request, call)
-        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
-        call.model = model
-        asked = parse_infer(body, headers.get("Inference-Header-Content-Length"), model)
-        call.client_id, call.rows = asked.client_id, asked.rows
+        model, asked = self._understand(headers, call, body)
+        lane = priority_of(headers, asked.priority)
+        if "Prefer" in headers and "respond-async" in preferences_of(headers):
+            reply = await self._submit_job(request, call, model, asked, body, tenant, lane)
+            return reply._replace(headers=(*reply.headers, ("Preference-Applied", "respond-async")))
         if asked.rows == 0:
-            answer = oip_reply.empty_reply(model)
-        else:
-            answers = await self._ask(
-                request, call, model, [asked.request], asked.timeout_us, tenant, priority_of(headers, asked.priority)
-            )
-            answer = answers[0]
-        rendered = oip_reply.render_infer(asked, model, answer)
-        extra: tuple[tuple[str, str], ...] = ()
-        if rendered.json_length is not None:
-            extra = (("Inference-Header-Content-Length", str(rendered.json_length)),)
-        reply = HttpReply(rendered.body, content_type=rendered.content_type, headers=extra)
-        return await compress_if_asked(request, reply)
+            return await compress_if_asked(request, infer_reply(render_infer(asked, model, empty_reply(model))))
+        if "Idempotency-Key" in headers:
+            return await self._infer_once(request, call, model, asked, body, tenant, lane)
+        answers = await self._ask(request, call, model, [asked.request], asked.timeout_us, tenant, lane)
+        return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
+
+    async def jobs(self, request: web.BaseRequest, call: Call) -> HttpReply:
+        """POST v2/models/{model}[/versions/{version}]/jobs: infer, but the answer is asked for later."""
+        tenant = self._door.tenant_of(request.headers)
+        await self._admit(tenant, call)
+        body = await self._read(request, call)
+        model, asked = self._understand(request.headers, call, body)
+        lane = priority_of(request.headers, asked.priority)
+        return await self._submit_job(request, call, model, asked, body, tenant, lane)
 
     async def embeddings(self, request: web.BaseRequest, call: Call) -> HttpReply:
         """POST v1/embeddings."""
-        tenant = await self._enter(request, call)
+        tenant = self._door.tenant_of(request.headers)
+        if tenant is not ANYONE:
+            await self._admit(tenant, call)
         body = await self._read(request, call)
         asked = openai.parse_embeddings(body)
         model = self._directory.resolve(asked.model)
@@ -82,13 +107,80 @@ class Inference:
         )
         return HttpReply(openai.render_embeddings(asked, model, answers))
 
-    async def _enter(self, request: web.BaseRequest, call: Call) -> Tenant:
-        tenant = self._door.tenant_of(request.headers)
+    async def _admit(self, tenant: Tenant, call: Call) -> None:
         if tenant is not ANYONE:
             call.tenant = tenant.name
-            if tenant.rate_per_s:
-                await self._door.pace(tenant)
-        return tenant
+        if tenant.rate_per_s:
+            await self._door.pace(tenant)
+
+    def _understand(
+        self, headers: Mapping[str, str], call: Call, body: bytes
+    ) -> tuple[wire.ModelDescriptor, InferCall]:
+        model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
+        call.model = model
+        asked = parse_infer(body, headers.get("Inference-Header-Content-Length"), model)
+        call.client_id, call.rows = asked.client_id, asked.rows
+        return model, asked
+
+    async def _job(
+        self, request: web.BaseRequest, call: Call, model: wire.ModelDescriptor, asked: InferCall, body: bytes
+    ) -> Job:
+        """What makes a job of a request; its idempotency key, if it has one, covers route and body."""
+        key = idempotency_key_of(request.headers)
+        digest = ""
+        if key:
+            route = call.values["model"], call.values.get("version", "")
+            covered = (*route, request.headers.get("Inference-Header-Content-Length"), body)
+            digest = (
+                await asyncio.to_thread(digest_of, *covered) if len(body) > DIGEST_IN_THREAD else digest_of(*covered)
+            )
+        ttl_ms = int(self._settings.job_ttl_s * 1000)
+        return Job(ttl_ms, encode_ask(asked, model), key, digest)
+
+    async def _submit_job(
+        self,
+        request: web.BaseRequest,
+        call: Call,
+        model: wire.ModelDescriptor,
+        asked: InferCall,
+        body: bytes,
+        tenant: Tenant,
+        lane: int,
+    ) -> HttpReply:
+        job = await self._job(request, call, model, asked, body)
+        return await self._jobs.submit(request, call, queue_of(model.name, model.version), asked, job, tenant, lane)
+
+    async def _infer_once(
+        self,
+        request: web.BaseRequest,
+        call: Call,
+        model: wire.ModelDescriptor,
+        asked: InferCall,
+        body: bytes,
+        tenant: Tenant,
+        lane: int,
+    ) -> HttpReply:
+        """Infer with an idempotency key: run it once, and give everybody who sends it again that same answer."""
+        job = await self._job(request, call, model, asked, body)
+        job = msgspec.structs.replace(job, sync=True, ttl_ms=int(self._settings.idempotency_ttl_s * 1000))
+        queue = queue_of(model.name, model.version)
+        budget_ns, late = budget_of(request.headers, asked.timeout_us, self._settings.request_timeout_s)
+        while True:
+            try:
+                answers = await self._ask(request, call, model, [asked.request], asked.timeout_us, tenant, lane, job)
+                return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
+            except SameRequest as same:
+                first = same.request_id
+            found = await self._results.until_end(queue, first, call.g0 + budget_ns)
+            call.parts[0].g5 = call.g6 = clock.now_ns()
+            if found is None or not has_ended(found):
+                raise late_error(late)
+            if stands(found):
+                reply = await compress_if_asked(request, result_of(queue, found))
+                return reply._replace(headers=(*reply.headers, ("x-tailrace-first-request-id", first)))
+            # It ended without an answer, by its deadline or by hand: now it is run anew.
+            await self._results.forget(queue, first)
+            call.parts.clear()
 
     async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
         body = await read_body(request, self._settings.body_bytes_max, self._budget)
@@ -103,8 +195,9 @@ class Inference:
         model: wire.ModelDescriptor,
         parts: Sequence[wire.RequestBody],
         timeout_us: int | None,
-        tenant: Tenant = ANYONE,
-        priority: int = NORMAL,
+        tenant: Tenant,
+        lane: int,
+        job: Job | None = None,
     ) -> list[wire.ReplyBody]:
         """Send the parts of a request and wait for all answers. If one fails the others are withdrawn."""
         budget_ns, late = budget_of(request.headers, timeout_us, self._settings.request_timeout_s)
@@ -126,7 +219,8 @@ class Inference:
                         deadline_at_ns=call.g0 + budget_ns,
                         late=late,
                         tenant=tenant,
-                        priority=priority,
+                        priority=lane,
+                        job=job,
                     )
                 )
             if len(call.parts) == 1:

@@ -15,7 +15,9 @@ from gateway.door import Door
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
 from gateway.inference import Inference
+from gateway.jobs import Jobs
 from gateway.replies import Replies
+from gateway.results import Results
 from gateway.routes import Routes
 from gateway.submit import Submitter
 from gateway.tenants import Tenants, load_tenants
@@ -81,7 +83,9 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     directory = Directory(connection, log, replies.add)
     door, budget = Door(tenants, connection), BodyBudget(settings.inflight_bytes_max)
     handlers = Handlers(settings, directory, connection, door, budget, metadata.version("tailrace"))
-    inference = Inference(settings, directory, submitter, door, budget)
+    results = Results(connection, replies, name)
+    jobs = Jobs(settings, submitter, results, door)
+    inference = Inference(settings, directory, submitter, door, budget, results, jobs)
     watch = vitals.LoopWatch(log)
     depths: dict[str, int] = {}
 
@@ -90,6 +94,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
 
     routes = Routes()
     inference.add_to(routes)
+    jobs.add_to(routes)
     handlers.add_to(routes)
     http = Http(routes, log, watch, clock.clock_id(), lambda: len(submitter.pending))
     server = Server(http.serve, handler_cancellation=True, auto_decompress=False, access_log=None)
@@ -127,7 +132,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         ]
         waiting_to_stop = asyncio.create_task(told_to_stop.wait())
         await asyncio.wait([waiting_to_stop, *beside], return_when=asyncio.FIRST_COMPLETED)
-        handlers.draining = True
+        handlers.draining = results.stopping = True
         human.info("stopping: finishing what is held", requests=len(submitter.pending))
         await site.stop()
         await submitter.drain(settings.drain_s)

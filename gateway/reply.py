@@ -5,6 +5,7 @@ from typing import NamedTuple
 import orjson
 
 from gateway import openai
+from gateway.oip_reply import RenderedReply
 from shared.errors import ErrorKind, TailraceError
 
 JSON = "application/json"
@@ -23,6 +24,14 @@ class HttpReply(NamedTuple):
 def json_reply(value: object) -> HttpReply:
     """A 200 with `value` as JSON."""
     return HttpReply(orjson.dumps(value))
+
+
+def infer_reply(rendered: RenderedReply) -> HttpReply:
+    """A 200 of the Open Inference Protocol."""
+    if rendered.json_length is None:
+        return HttpReply(rendered.body, content_type=rendered.content_type)
+    headers = (("Inference-Header-Content-Length", str(rendered.json_length)),)
+    return HttpReply(rendered.body, content_type=rendered.content_type, headers=headers)
 
 
 def error_reply(error: TailraceError, route: str = "") -> HttpReply:

@@ -91,7 +91,7 @@ class Submitter:
         self._limits = limits
         self._bytes = 0
         self._outbox: dict[Queue, list[Pending]] = {}
-        self._cancels: dict[tuple[Queue, bool], list[str]] = {}
+        self._cancels: dict[tuple[Queue, bool, bool], list[str]] = {}
         self._flush_due = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -184,6 +184,8 @@ class Submitter:
                 self.resolve(p.id, answer, now)
                 if p.job is None:
                     answered.append(p.id)
+            elif state == "CANCELLED":  # by another hand
+                self._fail(p, TailraceError(ErrorKind.CANCELLED, "the request was cancelled"))
         if answered:
             await requests.forget(self._connection, queue, self.gateway, answered)
 
@@ -237,7 +239,7 @@ class Submitter:
 
     def _cancel(self, p: Pending, *, expired: bool) -> None:
         if p.g3:
-            self._cancels.setdefault((p.queue, expired), []).append(p.id)
+            self._cancels.setdefault((p.queue, expired, p.job is not None), []).append(p.id)
             self._schedule_flush()
 
     def _schedule_flush(self) -> None:
@@ -253,8 +255,8 @@ class Submitter:
             for part in _slices(ps):
                 self.own(self._accept(queue, part))
         cancels, self._cancels = self._cancels, {}
-        for (queue, expired), ids in cancels.items():
-            self.own(self._cancel_all(queue, ids, expired=expired))
+        for (queue, expired, kept), ids in cancels.items():
+            self.own(self._cancel_all(queue, ids, expired=expired, kept=kept))
 
     async def _accept(self, queue: Queue, ps: list[Pending]) -> None:
         """Hand requests over, again and again until Redis has said what became of them or nobody waits any more."""
@@ -301,6 +303,7 @@ class Submitter:
                 if status == "OK":
                     p.entry_id = detail
                 if p.job and not p.job.sync and self._remove(p.id) is not None and not p.answer.done():
+                    p.g5 = now
                     p.answer.set_result(ACCEPTED)
             elif status == "SAME":
                 self._fail(p, SameRequest(detail))
@@ -308,12 +311,13 @@ class Submitter:
                 left_s = max(0.0, (p.deadline_at_ns - now) / 1e9)
                 self._fail(p, refusal(queue, p.tenant, status, detail, left_s=left_s))
 
-    async def _cancel_all(self, queue: Queue, ids: list[str], *, expired: bool) -> None:
+    async def _cancel_all(self, queue: Queue, ids: list[str], *, expired: bool, kept: bool) -> None:
         until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
         while clock.now_ns() < until_ns:
             try:
                 await requests.cancel(self._connection, queue, ids, expired=expired)
-                await requests.forget(self._connection, queue, self.gateway, ids)
+                if not kept:  # of a job, others may still ask for the end
+                    await requests.forget(self._connection, queue, self.gateway, ids)
                 return
             except BrokerError:
                 await asyncio.sleep(RETRY_S)

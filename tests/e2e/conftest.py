@@ -22,6 +22,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mlp": demo / "mlp",
         "pair": own / "pair",
         "slow": own / "slow",
+        "nap": own / "nap",
         "counted_sync": demo / "mlp",
         "counted_aio": demo / "mlp",
     }
