@@ -1,4 +1,4 @@
-"""A connection straight into a model of Redis: no network, no time, no faults; a read that would block finds nothing."""
+"""A connection straight into a model of Redis: no network, no faults; a read that would block finds nothing."""
 
 import asyncio
 from typing import Any

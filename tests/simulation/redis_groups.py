@@ -252,11 +252,7 @@ def xinfo(db: Database, a: list[bytes]) -> Reply:
     if what == b"STREAM":
         return _about_stream(stream)
     if what == b"GROUPS":
-        return [
-            [b"name", name, b"consumers", len(g.consumers), b"pending", len(g.pending)]
-            + [b"last-delivered-id", show_id(g.last_id)]
-            for name, g in sorted(stream.groups.items())
-        ]
+        return [_about_group(name, group) for name, group in sorted(stream.groups.items())]
     group = stream.groups.get(a[2])
     if group is None:
         raise RedisError(f"NOGROUP No such consumer group '{a[2].decode()}' for key name '{a[1].decode()}'")
@@ -277,3 +273,8 @@ def _about_stream(stream: Stream) -> Reply:
         *(b"last-generated-id", show_id(stream.last_id), b"groups", len(stream.groups)),
         *(b"first-entry", ends[0], b"last-entry", ends[1]),
     ]
+
+
+def _about_group(name: bytes, group: Group) -> Reply:
+    facts: list[Reply] = [b"name", name, b"consumers", len(group.consumers), b"pending", len(group.pending)]
+    return [*facts, b"last-delivered-id", show_id(group.last_id)]

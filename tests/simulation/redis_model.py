@@ -216,9 +216,21 @@ class RedisModel:
         if name in (b"AUTH", b"SELECT", b"DEBUG"):
             return OK
         if name == b"INFO":
-            return b"blocked_clients:%d\r\nconnected_clients:%d\r\n" % (len(self._blocked), len(self._clients))
+            return self._info()
+        if name == b"ROLE":
+            return [b"master", 0, []]
         text = name.decode().lower()
         raise RedisError(f"ERR unknown command `{text}`, with args beginning with: ")
+
+    def _info(self) -> bytes:
+        facts = {
+            b"redis_version": b"6.2.14",
+            b"maxmemory": self._config[b"maxmemory"],
+            b"maxmemory_policy": self._config[b"maxmemory-policy"],
+            b"blocked_clients": b"%d" % len(self._blocked),
+            b"connected_clients": b"%d" % len(self._clients),
+        }
+        return b"".join(b"%b:%b\r\n" % fact for fact in facts.items())
 
     def _client(self, client: Client, a: list[bytes]) -> Reply:
         what = a[0].upper()

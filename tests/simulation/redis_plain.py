@@ -101,7 +101,7 @@ def rename(db: Database, a: list[bytes]) -> Reply:
 
 @command("KEYS", 2)
 def keys(db: Database, a: list[bytes]) -> Reply:
-    return sorted(key for key in db.keys() if _glob(a[0]).fullmatch(key))
+    return sorted(key for key in db.living() if _glob(a[0]).fullmatch(key))
 
 
 @command("SCAN", -2)
@@ -130,7 +130,7 @@ def _glob(pattern: bytes) -> re.Pattern[bytes]:
 
 @command("DBSIZE", 1)
 def dbsize(db: Database, _: list[bytes]) -> Reply:
-    return len(db.keys())
+    return len(db.living())
 
 
 @command("FLUSHALL", -1, writes=True)
@@ -258,6 +258,11 @@ def hkeys(db: Database, a: list[bytes]) -> Reply:
     return list(db.typed(a[0], Hash) or {})
 
 
+@command("HVALS", 2)
+def hvals(db: Database, a: list[bytes]) -> Reply:
+    return list((db.typed(a[0], Hash) or {}).values())
+
+
 @command("HLEN", 2)
 def hlen(db: Database, a: list[bytes]) -> Reply:
     return len(db.typed(a[0], Hash) or {})
@@ -306,7 +311,7 @@ def hdel(db: Database, a: list[bytes]) -> Reply:
 @command("HINCRBY", 4, deny_oom=True)
 def hincrby(db: Database, a: list[bytes]) -> Reply:
     by = integer(a[2])
-    held = (db.typed(a[0], Hash) or {}).get(a[1], b"0")
+    held = (db.typed(a[0], Hash) or Hash()).get(a[1], b"0")
     total = integer(held, "ERR hash value is not an integer") + by
     db.open(a[0], Hash)[a[1]] = b"%d" % total
     return total
@@ -360,14 +365,14 @@ def llen(db: Database, a: list[bytes]) -> Reply:
 
 @command("LINDEX", 3)
 def lindex(db: Database, a: list[bytes]) -> Reply:
-    value, i = db.typed(a[0], List) or [], integer(a[1])
+    value, i = db.typed(a[0], List) or List(), integer(a[1])
     return value[i] if -len(value) <= i < len(value) else None
 
 
 @command("LRANGE", 4)
 def lrange(db: Database, a: list[bytes]) -> Reply:
     start, stop = integer(a[1]), integer(a[2])
-    value = db.typed(a[0], List) or []
+    value = db.typed(a[0], List) or List()
     return list(value[sliced(len(value), start, stop)])
 
 
@@ -398,7 +403,7 @@ def lrem(db: Database, a: list[bytes]) -> Reply:
 
 @command("LPOS", 3)
 def lpos(db: Database, a: list[bytes]) -> Reply:
-    value = db.typed(a[0], List) or []
+    value = db.typed(a[0], List) or List()
     return value.index(a[1]) if a[1] in value else None
 
 

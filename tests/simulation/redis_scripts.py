@@ -5,9 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import lupa.lua51
+import lupa.lua51  # type: ignore[import-untyped]  # it ships no type information
 import msgpack
-
 from simulation import redis_reading
 from simulation.redis_values import COMMANDS, Database, RedisError, Reply, Status
 

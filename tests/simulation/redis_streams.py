@@ -1,4 +1,4 @@
-"""The model's streams, and the commands that read and write them without a consumer group. Entry ids are one integer."""
+"""The model's streams, and the commands on them that need no consumer group. An entry id is one integer here."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field

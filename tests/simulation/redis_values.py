@@ -123,7 +123,7 @@ class Database:
         if not len(value):
             self.delete(key)
 
-    def keys(self) -> list[bytes]:
+    def living(self) -> list[bytes]:
         """Every key whose time is not over."""
         return [key for key in list(self.values) if self.get(key) is not None]
 
