@@ -12,6 +12,7 @@ from aiohttp import web
 from gateway.bodies import BodyBudget
 from gateway.directory import Directory
 from gateway.door import Door
+from gateway.durability import Confirmations
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
 from gateway.inference import Inference
@@ -50,7 +51,12 @@ def main(settings: GatewaySettings) -> int:
     log.write(vitals.hello(sys.argv))
     with vitals.GcWatch(log):
         vitals.calm_gc()
-        status = uvloop.run(serve(settings, name, log, tenants))
+        try:
+            status = uvloop.run(serve(settings, name, log, tenants))
+        except SettingsError as e:  # a Redis that is not fit for a queue
+            humanlog.get().error(f"cannot start: {e}")
+            log.close("error")
+            return 2
     log.close("stopped")
     return status
 
@@ -84,7 +90,8 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     door, budget = Door(tenants, connection), BodyBudget(settings.inflight_bytes_max)
     handlers = Handlers(settings, directory, connection, door, budget, metadata.version("tailrace"))
     results = Results(connection, replies, name)
-    jobs = Jobs(settings, submitter, results, door)
+    confirmations = Confirmations(settings.redis, name, settings.durable_wait_s)
+    jobs = Jobs(settings, submitter, results, door, confirmations)
     inference = Inference(settings, directory, submitter, door, budget, results, jobs)
     watch = vitals.LoopWatch(log)
     depths: dict[str, int] = {}
@@ -137,6 +144,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         await site.stop()
         await submitter.drain(settings.drain_s)
         await runner.cleanup()
+        await confirmations.close()
         status = 0
         for task in (waiting_to_stop, *beside):
             task.cancel()

@@ -70,6 +70,9 @@ class Replies:
                     self._reading, self._streams, self._submitter.gateway, block_ms=BLOCK_MS
                 )
             except BrokerError:
+                # A new primary's clock may be behind, and its entry ids lower than the last one read. What was read is
+                # trimmed, and what comes twice finds nobody waiting.
+                self._streams = dict.fromkeys(self._streams, "0")
                 await asyncio.sleep(RETRY_S)
                 continue
             g5 = clock.now_ns()

@@ -5,23 +5,24 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
 
 from shared import clock, humanlog, vitals, wire
 from shared.broker import scripts, work
-from shared.broker.connection import Connection
+from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
 from shared.keys import Queue
-from shared.process import begin
+from shared.process import begin, tell_ready
 from shared.settings import WorkerSettings
 from worker import device as devices
 from worker.lease import Keeper
-from worker.loop import BLOCK_MS, WorkerLoop
+from worker.loop import BLOCK_MS, RETRY_S, WorkerLoop
 from worker.models import repository
 from worker.models.interface import Model, ModelConfig
 
@@ -50,7 +51,12 @@ def main(settings: WorkerSettings) -> int:
         # The device's thread and the event loop hand the interpreter to each other at every pass; a switch that may
         # take 5 ms, the default, shows as that much `dispatch`.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        in_good_order = uvloop.run(_serve(settings, name, device, models, log))
+        try:
+            in_good_order = uvloop.run(_serve(settings, name, device, models, log))
+        except SettingsError as e:  # a Redis that is not fit for a queue
+            humanlog.get().error(f"cannot start: {e}")
+            log.close("error")
+            return 2
     log.close("stopped" if in_good_order else "broken")
     if not in_good_order:
         sys.stdout.flush()
@@ -144,13 +150,12 @@ async def _serve(
 
     async with connection, blocking, bell:
         waiting_to_stop = asyncio.create_task(told_to_stop.wait())
-        connecting = asyncio.create_task(connection.wait_connected())
+        connecting = asyncio.create_task(_open(connection, queues))
         await asyncio.wait([waiting_to_stop, connecting], return_when=asyncio.FIRST_COMPLETED)
         beside: list[asyncio.Task[None]] = []
         if not told_to_stop.is_set():
-            for queue in queues:
-                await work.ensure_groups(connection, queue)
             human.info("serving", worker=name, device=device.name, models=",".join(str(q) for q in queues))
+            tell_ready()
             beside = [
                 asyncio.create_task(keeper.run(), name="beat"),
                 asyncio.create_task(
@@ -180,3 +185,15 @@ async def _serve(
             human.error("a task failed", exc_info=error)
     human.info("stopped")
     return not broken
+
+
+async def _open(connection: Connection, queues: Sequence[Queue]) -> None:
+    """Return once Redis is there and has the lanes, however often it goes away meanwhile."""
+    while True:
+        try:
+            await connection.wait_connected()
+            for queue in queues:
+                await work.ensure_groups(connection, queue)
+            return
+        except BrokerError:
+            await asyncio.sleep(RETRY_S)
