@@ -8,9 +8,10 @@ that, not as a breach. A breach is only what whole logs contradict: the gateway 
 goodbye, and none of its lines is missing.
 
 Within the life of its record in Redis the attempts of a request rise, and one answer is taken: a second one means that
-the fence of the queue failed. A record may live twice only when Redis lost the first (a wipe, a failover): then the
-gateway has handed the request over again (`submits`), or somebody had to reconnect meanwhile. The request is then
-computed again, which is counted, and still ends once at its gateway.
+the fence of the queue failed. A record may live twice only when Redis lost the first (a wipe, a failover), and come
+back to life only when Redis lost its end (a kill before that was in the file): then the gateway has handed the request
+over again (`submits`), or somebody had to reconnect meanwhile. The request is then computed again, which is counted,
+and still ends once at its gateway.
 """
 
 import sys
@@ -287,8 +288,9 @@ class Audit:
             takes = tuple(sorted(takes))
         tally["attempts"] += len(takes)
         tally["retried"] += any(take.attempt > 1 for take in takes)
-        highest, lives, answered_by, answered_before = 0, 1, "", False
+        highest, lives, answered_before = 0, 1, False
         before: _Take | None = None
+        answered: _Take | None = None
         for take in takes:
             # Of a job the client heard only that it was taken on.
             if whole and whole.status != 202 and take.started_ns > whole.ended_ns and take.clock == whole.clock:
@@ -297,12 +299,7 @@ class Audit:
                 continue  # a worker that was frozen found its delivery only now; the fence held
             if before is not None and take.attempt <= highest:
                 if whole is None or whole.submits > lives or self._was_away(before.taken_us, take.taken_us):
-                    lives, highest, answered_by, answered_before = (
-                        lives + 1,
-                        0,
-                        "",
-                        answered_before or bool(answered_by),
-                    )
+                    lives, highest, answered_before, answered = lives + 1, 0, answered_before or bool(answered), None
                 elif take.attempt == before.attempt or take.clock == before.clock:
                     # Else two hosts' clocks may just disagree on which came first.
                     now, then = (
@@ -311,11 +308,11 @@ class Audit:
                     )
                     yield Finding(Breach.ATTEMPTS, request_id, f"{now} after {then}")
             if take.outcome in TAKEN:
-                if answered_by:
-                    yield Finding(Breach.DONE_TWICE, request_id, f"by {answered_by} and by {take.worker}")
-                elif answered_before:
+                if answered and not self._was_away(answered.taken_us, take.taken_us):
+                    yield Finding(Breach.DONE_TWICE, request_id, f"by {answered.worker} and by {take.worker}")
+                elif answered or answered_before:
                     tally["computed_again"] += 1
-                answered_by = take.worker
+                answered = take
             highest, before = max(highest, take.attempt), take
 
     def _was_away(self, from_us: int, to_us: int) -> bool:

@@ -233,6 +233,18 @@ def test_a_request_handed_over_again_may_be_computed_again(fleet: Fleet) -> None
     assert found.computed_again == 1
 
 
+def test_an_answer_that_a_killed_redis_had_not_yet_written_is_taken_again(fleet: Fleet) -> None:
+    """With a busy disk the append-only file lags behind: the record comes back as if nobody had answered it."""
+    r = req("r-1", submits=1)
+    fleet.gateway(r)
+    fleet.worker(tried(r), outage(65, 66), inst="w-1")
+    fleet.worker(tried(r, attempt=2, at_ms=70), inst="w-2")
+    fleet.leave("gw-1")
+    found = fleet.audit()
+    assert found.ok
+    assert found.computed_again == 1
+
+
 def test_each_life_of_a_record_has_to_be_handed_over(fleet: Fleet) -> None:
     """Two hand-overs do not explain three records."""
     r = req("r-1", submits=2)
