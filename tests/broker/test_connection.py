@@ -80,7 +80,7 @@ async def _storm(c: Connection) -> tuple[int, int]:
 
 
 async def test_replies_stay_matched_in_a_storm_of_cancellations(connection: Connection) -> None:
-    """A cancelled caller never shifts the replies of others (redis-py #2624, CVE-2023-28858)."""
+    """A cancelled caller never shifts the replies of others (row 42: redis-py #2624, CVE-2023-28858)."""
     right, cancelled = await soon(_storm(connection))
     assert right + cancelled == 4000
     assert cancelled >= 1000
@@ -211,7 +211,8 @@ def test_a_dead_server_is_noticed_within_seconds_by_default() -> None:
 async def test_a_blocking_read_may_be_silent_for_as_long_as_it_was_allowed(
     redis_server: EmbeddedRedis, impatient: float
 ) -> None:
-    """A read that blocks longer than the usual limit is no dead connection (redis-py #2807)."""
+    """A read that blocks longer than the usual limit is no dead connection (row 43: redis-py #2807, #3138;
+    row 12: vibetuner #2035)."""
     async with Connection(redis_server.url, "test", read_limit_s=impatient + 1.0) as c:
         await soon(c.wait_connected())
         assert await c.call("BLPOP", "nothing", 2 * impatient) is None

@@ -154,7 +154,7 @@ async def test_what_a_dead_worker_left_goes_first(scene: Scene) -> None:
 
 
 async def test_a_backlog_from_before_the_first_worker_is_served(connection: Connection) -> None:
-    """The consumer group begins at the first entry, not at the moment of its creation (faststream #2694)."""
+    """The consumer group begins at the first entry, not at the moment of its creation (row 21: faststream #2694)."""
     scene = Scene(connection)
     await scene.accept("a", "b")
     assert [d.id for d in await scene.fetch()] == ["a", "b"]
@@ -166,8 +166,20 @@ async def test_a_fetch_from_an_empty_queue_is_empty(scene: Scene) -> None:
     assert await scene.c.call("ZRANGE", scene.queue.leases, 0, -1) == [b"w-1"]
 
 
+async def test_one_request_is_seen_before_any_worker_exists(connection: Connection) -> None:
+    """Whoever scales from nothing asks for the depth: of a queue that is not there, of one request, of none left
+    (row 45: keda #6478)."""
+    scene = Scene(connection)
+    depths = [await scene.depth()]
+    await scene.accept("a")
+    depths.append(await scene.depth())
+    await scene.complete(*await scene.fetch())
+    depths.append(await scene.depth())
+    assert depths == [0, 1, 0]
+
+
 async def test_no_request_is_delivered_to_two_workers(scene: Scene) -> None:
-    """Eight workers grab at once: each request is started once (taskiq-redis #123)."""
+    """Eight workers grab at once: each request is started once (row 1: taskiq-redis #123)."""
     ids = [f"r-{i}" for i in range(200)]
     await scene.accept(*ids)
 

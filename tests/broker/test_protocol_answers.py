@@ -35,7 +35,8 @@ async def test_a_failure_is_an_answer_too(scene: Scene) -> None:
 
 
 async def test_done_and_failed_are_kept_equally_long(scene: Scene) -> None:
-    """How long a result stays does not depend on what it is, and is longer than its gateway may look for it."""
+    """How long a result stays does not depend on what it is, and is longer than its gateway may look for it (row 19:
+    arq #531)."""
     await scene.accept("good", "bad")
     good, bad = await scene.fetch()
     await scene.complete(good)

@@ -1,5 +1,7 @@
 """Workers die, freeze and come back, leaders change, and Redis itself stands still or is wiped: no request is lost."""
 
+from pathlib import Path
+
 from support.audit import leftovers, pending_of
 from support.scene import MINUTE_US, TRACE, Scene, verdict
 
@@ -9,6 +11,8 @@ from shared.broker.housekeeping import TICK_LIMIT
 from shared.broker.work import Beat
 from shared.errors import ErrorKind
 from shared.keys import GROUP, LOW, NORMAL, Queue
+from shared.process import begin
+from shared.settings import CommonSettings
 
 # -- leases and deaths -------------------------------------------------------------------------------------------------
 
@@ -29,7 +33,8 @@ async def test_a_beat_tells_what_is_not_ours_any_more(scene: Scene) -> None:
 
 
 async def test_work_of_a_dead_worker_is_handed_on(scene: Scene) -> None:
-    """With its headers, as a new attempt, at once, and it is answered once (saq #127, arq #343)."""
+    """With its headers, as a new attempt, at once, and it is answered once, however far its deadline is
+    (row 15: saq #127; row 17: arq #343, #407)."""
     await scene.accept("a", "running")
     first, running = await scene.fetch("w-1")
     tick = await scene.crash("w-1", running)
@@ -52,10 +57,13 @@ async def test_work_of_a_dead_worker_is_handed_on(scene: Scene) -> None:
 
 
 async def test_a_worker_that_lives_keeps_its_work(scene: Scene) -> None:
-    """Ticks take nothing from those whose lease is alive, however often they come."""
+    """Ticks take nothing from those whose lease is alive, however often they come and however long they hold it: idle
+    time is no sign of death (row 5: redis #13956)."""
     await scene.accept("a", "b")
     held = await scene.fetch("w-1", want=1)
     given = await scene.block("w-1")
+    for entry_id in (held[0].entry_id, given[0].id):
+        await scene.c.call("XCLAIM", given[0].lane, GROUP, "w-1", 0, entry_id, "IDLE", 3_600_000, "JUSTID")
     for _ in range(3):
         tick = await scene.tick()
         assert (tick.requeued, tick.suspects, tick.dead, tick.lost) == ((), (), (), ())
@@ -64,7 +72,7 @@ async def test_a_worker_that_lives_keeps_its_work(scene: Scene) -> None:
 
 
 async def test_what_a_worker_never_started_is_not_counted_as_an_attempt(scene: Scene) -> None:
-    """It died between the blocking read and the start: the request is as good as new (saq #277)."""
+    """It died between the blocking read and the start: the request is as good as new (row 14: saq #277)."""
     await scene.fetch("w-1")
     await scene.accept("a")
     given = await scene.block("w-1")
@@ -152,6 +160,54 @@ async def test_only_the_entry_that_stands_for_a_request_starts_it(scene: Scene) 
     assert await scene.depth() == 1
 
 
+async def test_a_pass_may_be_longer_than_the_lease(scene: Scene) -> None:
+    """Beats renew it as often as they come: ten leases long, nothing is handed on (row 7: docket #250)."""
+    await scene.accept("a")
+    (a,) = await scene.fetch("w-1")
+    for _ in range(10):
+        await scene.die("w-1")
+        assert await scene.beat("w-1", a) == Beat(live=True, alone=False, ended=[]), "just in time"
+        tick = await scene.tick()
+        assert (tick.requeued, tick.suspects, tick.lost) == ((), (), ())
+    assert await scene.complete(a) == ["OK"]
+
+
+def test_a_process_started_again_has_another_name(tmp_path: Path) -> None:
+    """On the same host with the same pid, too: a name is used once (row 39: oban #862)."""
+    names = set()
+    for _ in range(3):
+        name, log = begin("worker", CommonSettings(log_dir=str(tmp_path)))
+        log.close("test")
+        names.add(name)
+    assert len(names) == 3
+
+
+async def test_a_worker_started_again_does_not_hide_what_its_predecessor_held(scene: Scene) -> None:
+    """Each has a name of its own, so the old one is missed though its successor beats (row 39: oban #862)."""
+    old, new = "host-7-one", "host-7-other"
+    await scene.accept("a", "b")
+    await scene.fetch(old, want=1)
+    await scene.die(old)
+    await scene.fetch(new, want=1)
+    tick = await scene.tick()
+    assert (tick.lost, tick.suspects) == ((old,), ("a",))
+    assert await scene.state("b") == "RUNNING"
+
+
+async def test_an_answer_and_the_reaper_leave_one_verdict_whoever_comes_first(scene: Scene) -> None:
+    """Reading and writing are one script: what was answered is not handed on (row 36: river #1302)."""
+    await scene.accept("first", "second")
+    first, second = await scene.fetch("w-1")
+    await scene.die("w-1")
+    assert await scene.complete(first) == ["OK"]
+    tick = await scene.tick()
+    assert tick.suspects == ("second",)
+    assert await scene.complete(second) == ["OK"]
+    assert await scene.states("first", "second") == ["DONE", "DONE"]
+    assert await scene.rung() == ["first", "second"]
+    assert await leftovers(scene.c, scene.queue) == []
+
+
 async def test_a_late_beat_says_that_the_lease_was_lost(scene: Scene) -> None:
     """A worker that was given up learns it once, and is back at work with the same beat."""
     await scene.accept("a")
@@ -199,7 +255,7 @@ async def test_many_workers_may_die_at_once(scene: Scene) -> None:
 
 
 async def test_entries_that_an_operator_deleted_block_nothing(scene: Scene) -> None:
-    """What cannot be handed on must not hold up what can (river #1318)."""
+    """What cannot be handed on must not hold up what can (row 37: river #1318)."""
     ids = [f"r-{i}" for i in range(TICK_LIMIT + 1)]
     await scene.accept(*ids)
     held = await scene.fetch("w-1", want=len(ids))
@@ -237,7 +293,8 @@ async def test_a_worker_that_leaves_with_its_hands_full_hands_over_at_the_next_t
 
 
 async def test_one_process_leads(scene: Scene) -> None:
-    """Everybody ticks, one works; another one takes over when the leader is gone."""
+    """Everybody ticks, one works. Whether it is killed or just stops, its turn ends by itself, and another one takes
+    over (row 2: taskiq-redis #131; row 4: taskiq-redis #87)."""
     await scene.accept_overdue("late")
     assert await housekeeping.tick(scene.c, scene.queue, "one", grace_us=MINUTE_US) is not None
     assert await housekeeping.tick(scene.c, scene.queue, "two", grace_us=MINUTE_US) is None
@@ -284,7 +341,8 @@ async def test_the_first_tick_of_all_is_no_standstill(scene: Scene) -> None:
 
 
 async def test_a_wiped_redis_is_set_up_again_by_whoever_comes_first(scene: Scene) -> None:
-    """FLUSHALL under load costs what it deleted, and no worker hangs or spins (faststream #2611)."""
+    """FLUSHALL under load costs what it deleted, and no worker hangs or spins (row 20: faststream #2611,
+    #2945, #3106)."""
     await scene.accept("lost")
     await scene.fetch("w-1")
     for look in (scene.fetch, scene.block, lambda: work.own_entries(scene.c, scene.queue, "w-1")):

@@ -101,7 +101,7 @@ async def test_cancelling_frees_the_worker_at_its_next_beat(scene: Scene) -> Non
 
 
 async def test_cancelling_an_unknown_request_leaves_nothing_behind(scene: Scene) -> None:
-    """A withdrawal that overtakes its request must not poison it (arq #485)."""
+    """A withdrawal that overtakes its request must not poison it (row 18: arq #485)."""
     before = await scene.c.call("KEYS", "*")
     assert await requests.cancel(scene.c, scene.queue, ["a"]) == ["GONE"]
     assert sorted(await scene.c.call("KEYS", "*")) == sorted(before)

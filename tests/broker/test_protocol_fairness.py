@@ -135,7 +135,7 @@ async def mixed(scene: Scene, *priorities: int, count: int = 100) -> None:
 
 
 async def test_high_goes_first_and_the_lowest_gets_one_turn_in_eight(scene: Scene) -> None:
-    """With one slot and with many (streaq #65): high priority first, and nobody is starved."""
+    """With one slot and with many, high priority first, and nobody is starved (row 11: streaq #65)."""
     for want in (1, 8, 32):
         await mixed(scene, LOW, HIGH)
         lanes = await lane_of_each(scene, 64, want=want)

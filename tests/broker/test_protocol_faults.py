@@ -145,7 +145,8 @@ async def test_doing_it_twice_is_doing_it_once(scene: Scene, deed: str) -> None:
 async def test_a_call_that_was_disturbed_and_repeated_ends_as_if_nothing_had_been(
     scene: Scene, through: Connection, proxy: Proxy, deed: str, fault: Fault
 ) -> None:
-    """Whatever the network did to the request or its reply, the repetition leads to the fault-free state."""
+    """Whatever the network did to the request or its reply, the repetition leads to the fault-free state (row 41:
+    redis-py #977, #261, #3559)."""
     prepare, act = DEEDS[deed]
     await prepare(scene)
     await act(scene)
@@ -262,7 +263,8 @@ async def test_a_lost_connection_is_one_error_and_not_a_heap_of_them(
 
 
 async def test_a_restarted_redis_goes_on_where_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Requests, leases and entries survive a kill of Redis; the worker's answer still counts; nothing runs twice."""
+    """Requests, leases, entries and delays survive a kill of Redis; the worker's answer still counts, what is due is
+    due at the first tick (row 23: dramatiq #527), and nothing that has ended runs again (redis #7105)."""
     server = EmbeddedRedis(tmp_path_factory.mktemp("r"))
     await server.start()
     try:
@@ -270,8 +272,9 @@ async def test_a_restarted_redis_goes_on_where_it_was(tmp_path_factory: pytest.T
             await soon(c.wait_connected())
             scene = Scene(c)
             await scene.open()
-            await scene.accept("a", "b", "c")
-            a, b = await scene.fetch("w-1", want=2)
+            await scene.accept("again", "a", "b", "c")
+            again, a, b = await scene.fetch("w-1", want=3)
+            await scene.retry(again, delay_us=1)
             await scene.complete(a)
             assert server.process is not None
             server.process.kill()
@@ -282,7 +285,8 @@ async def test_a_restarted_redis_goes_on_where_it_was(tmp_path_factory: pytest.T
             assert await scene.states("a", "b", "c") == ["DONE", "RUNNING", "QUEUED"]
             assert await scene.beat("w-1", b) == Beat(True, False, [])
             assert await scene.complete(a, b) == ["OKDUP", "OK"]
-            assert [(d.id, d.attempt) for d in await scene.fetch("w-2")] == [("c", 1)]
+            assert (await scene.tick()).due == ("again",)
+            assert [(d.id, d.attempt) for d in await scene.fetch("w-2")] == [("again", 2), ("c", 1)]
             assert await scene.rung() == ["a", "b"]
     finally:
         await server.stop()

@@ -175,7 +175,8 @@ async def test_a_rate_is_forgotten_when_it_is_used_no_more(scene: Scene) -> None
 
 
 async def test_everything_but_accept_goes_on_in_a_full_redis(scene: Scene) -> None:
-    """Retries, suspects, waiting rooms and dead letters drain too, or the queue could never recover (bullmq #2215)."""
+    """Retries, suspects, waiting rooms and dead letters drain too, or the queue could never recover (row 30: bullmq
+    #2215, bull #416)."""
     c, queue = scene.c, scene.queue
     await scene.accept(*(f"r-{i}" for i in range(READY_MAX + 40)), tenant="T")
     await scene.accept("job", job=requests.Job(ttl_ms=60_000, key="k", digest="d", hook=True))

@@ -95,7 +95,7 @@ async def test_a_try_that_is_asked_for_twice_counts_once(scene: Scene) -> None:
 
 
 async def test_a_retry_and_the_reaper_leave_one_entry_whoever_comes_first(scene: Scene) -> None:
-    """Redelivered and retried at once, the request must not run twice (docket #245)."""
+    """Redelivered and retried at once, the request must not run twice (row 6: docket #245)."""
     await scene.accept("a", "b")
     a, b = await scene.fetch("w-1")
     await scene.retry(a)
@@ -133,7 +133,8 @@ async def test_what_waits_for_another_try_has_no_answer_yet(scene: Scene) -> Non
 
 
 async def test_a_delay_longer_than_the_lease_is_one_delay(scene: Scene) -> None:
-    """Delayed work is not held by anybody, so no lease can run out for it (kombu #337)."""
+    """Delayed work is not held by anybody, so no lease can run out for it (row 31: kombu #337,
+    celery #2599)."""
     await scene.accept("a", budget_us=10 * MINUTE_US)
     (a,) = await scene.fetch("w-1")
     await scene.retry(a, delay_us=5 * MINUTE_US)
@@ -146,7 +147,7 @@ async def test_a_delay_longer_than_the_lease_is_one_delay(scene: Scene) -> None:
 
 
 async def test_delays_that_end_together_are_moved_in_portions_each_once(scene: Scene) -> None:
-    """Moved whole or not at all, by whoever leads (dramatiq #431)."""
+    """Moved whole or not at all, by whoever leads (row 25: dramatiq #431)."""
     ids = [f"r-{i}" for i in range(TICK_LIMIT + 20)]
     await scene.accept(*ids)
     await scene.retry(*await scene.fetch(want=len(ids)))
@@ -162,7 +163,7 @@ async def test_delays_that_end_together_are_moved_in_portions_each_once(scene: S
 
 
 async def test_what_is_handed_back_is_at_once_available_and_nothing_is_counted(scene: Scene) -> None:
-    """A worker that stops gives back what it has not begun, and the next one begins (faststream #2462)."""
+    """A worker that stops gives back what it has not begun, and the next one begins (row 22: faststream #2462)."""
     await scene.accept("a", "b", "c")
     held = await scene.fetch("w-1", want=2)
     assert await scene.release("w-1", *held) == 2
@@ -209,7 +210,7 @@ async def test_what_is_handed_back_may_still_be_answered_by_whom_had_it(scene: S
 
 
 async def test_a_reaped_request_is_started_once_however_many_want_it(scene: Scene) -> None:
-    """Eight workers grab at what one left, a hundred times: each attempt has one owner (taskiq-redis #123)."""
+    """Eight workers grab at what one left, a hundred times: each attempt has one owner (row 1: taskiq-redis #123)."""
     await scene.accept("a")
     attempts = []
     for _ in range(100):

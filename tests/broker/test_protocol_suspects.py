@@ -156,7 +156,7 @@ async def test_a_zombies_answer_clears_a_suspect(scene: Scene) -> None:
 
 
 async def test_crashes_and_errors_are_counted_apart(scene: Scene) -> None:
-    """A crash uses up none of the tries that a failing request has (asynq #1015), nor the reverse."""
+    """A crash uses up none of the tries that a failing request has, nor the reverse (row 35: asynq #1015)."""
     await scene.accept("a")
     for _ in range(ERRORS_MAX - 1):
         (a,) = await scene.fetch("w-1")
