@@ -13,6 +13,7 @@ from aiohttp import web
 from gateway.bodies import compress_if_asked
 from gateway.call import Call
 from gateway.door import Door
+from gateway.durability import Confirmations, durability_of
 from gateway.headers import budget_of, preferences_of
 from gateway.job_ask import render_result
 from gateway.oip_request import InferCall
@@ -36,8 +37,16 @@ _QUEUED = frozenset({State.WAITING, State.QUEUED, State.DELAYED})
 class Jobs:
     """What a gateway does with jobs."""
 
-    def __init__(self, settings: GatewaySettings, submitter: Submitter, results: Results, door: Door) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        submitter: Submitter,
+        results: Results,
+        door: Door,
+        confirmations: Confirmations,
+    ) -> None:
         self._settings = settings
+        self._confirmations = confirmations
         self._submitter = submitter
         self._results = results
         self._door = door
@@ -54,6 +63,9 @@ class Jobs:
         """Take a job on: 202 once it is in Redis. An idempotency key that was used leads to the job it was used for."""
         if asked.rows == 0:
             raise BadRequest("a job needs at least one row; ask infer, which answers an empty batch at once")
+        want = durability_of(request.headers, self._settings.job_durability)
+        if want:
+            await self._confirmations.check(want)
         budget_ns, late = budget_of(request.headers, asked.timeout_us, self._settings.job_timeout_s)
         call.deadline_ms = budget_ns // 1_000_000
         payload = wire.encode_request(asked.request)
@@ -94,6 +106,13 @@ class Jobs:
                 self._submitter.abandon(p)
                 call.g6 = clock.now_ns()
                 call.settle()
+        if want and not await self._confirmations.is_safe(queue.record(job_id), want):
+            text = (
+                f"job {job_id} is taken on, but {want} did not confirm to have it within "
+                f"{self._settings.durable_wait_s:g} s; "
+                f"GET {location_of(queue, job_id)} follows it, the same Idempotency-Key finds it; retry after 1 s"
+            )
+            raise TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1)
         return _told(queue, job_id, state, 202, ("Location", location_of(queue, job_id)))
 
     async def get(self, request: web.BaseRequest, call: Call) -> HttpReply:

@@ -19,6 +19,9 @@ FLEET_UNLOADED = f"{PREFIX}:{{fleet}}:unloaded"
 FLEET_SURVEYED = f"{PREFIX}:{{fleet}}:surveyed"
 """String: when a gateway last looked; its gap tells that Redis itself stood still."""
 
+DURABLE_MARK = f"{PREFIX}:{{fleet}}:durable"
+"""String with a TTL: written so that its replication can be waited for."""
+
 RETRY, HIGH, NORMAL, LOW, SUSPECTS = range(5)
 """The lanes of a queue. The middle three are also the priorities of a request."""
 
