@@ -19,16 +19,18 @@ class Fault(StrEnum):
     DROP_REPLIES = "drop_replies"
     BLACKHOLE = "blackhole"
     DELAY = "delay"
+    HALF_CLOSE = "half_close"  # Redis says that it is done; what the client sends still arrives
+    STALL = "stall"  # nothing passes until the fault is lifted, and then everything does
 
 
 _ON_REQUESTS = {Fault.LOSE_REQUEST, Fault.CUT_MID_REQUEST, Fault.DROP_REQUESTS, Fault.BLACKHOLE}
-_ON_REPLIES = {Fault.LOSE_REPLY, Fault.CUT_MID_REPLY, Fault.DROP_REPLIES, Fault.BLACKHOLE}
+_ON_REPLIES = {Fault.LOSE_REPLY, Fault.CUT_MID_REPLY, Fault.DROP_REPLIES, Fault.BLACKHOLE, Fault.HALF_CLOSE}
 _ENDS = {Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.CUT_MID_REPLY, Fault.CUT_MID_REQUEST}
 _HALVES = {Fault.CUT_MID_REPLY, Fault.CUT_MID_REQUEST}
 
 
 class Proxy:
-    """Listens on a unix socket, or on a TCP port of 127.0.0.1. `fault` may be set at any time.
+    """Listens on a unix socket, or on a TCP port of 127.0.0.1. `fault` may be set at any time; `set` lifts a stall.
 
     A fault that ends the connection strikes once: `fault` is NONE again afterwards.
     """
@@ -44,6 +46,7 @@ class Proxy:
         self._socket = socket
         self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
+        self._stalled: list[tuple[Any, bytes]] = []
 
     async def __aenter__(self) -> "Proxy":
         loop = asyncio.get_running_loop()
@@ -73,6 +76,10 @@ class Proxy:
         """Let `fault` strike from now on."""
         self.fault = fault
         self.struck.clear()
+        if fault is not Fault.STALL:
+            stalled, self._stalled = self._stalled, []
+            for write, data in stalled:
+                write(data)
 
     def cut(self) -> None:
         """End every connection at once."""
@@ -89,6 +96,7 @@ class _Link(asyncio.Protocol):
         self._client: Any = None
         self._upstream: Any = None
         self._early: list[bytes] = []
+        self._is_half_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = transport
@@ -117,7 +125,8 @@ class _Link(asyncio.Protocol):
         self._pass_on(data, self._to_upstream, _ON_REQUESTS)
 
     def reply_received(self, data: bytes) -> None:
-        self._pass_on(data, self._client.write, _ON_REPLIES)
+        if not self._is_half_closed:
+            self._pass_on(data, self._client.write, _ON_REPLIES)
 
     def _to_upstream(self, data: bytes) -> None:
         if self._upstream is None:
@@ -130,12 +139,20 @@ class _Link(asyncio.Protocol):
         if fault is Fault.DELAY:
             asyncio.get_running_loop().call_later(self._proxy.delay_s, write, data)
             return
+        if fault is Fault.STALL:
+            self._proxy._stalled.append((write, data))
+            self._proxy.struck.set()
+            return
         if fault not in struck_by:
             write(data)
             return
         self._proxy.struck.set()
         if fault in _HALVES:
             write(data[: max(1, len(data) // 2)])
+        if fault is Fault.HALF_CLOSE:
+            self._proxy.fault = Fault.NONE
+            self._is_half_closed = True
+            self._client.write_eof()
         if fault in _ENDS:
             self._proxy.fault = Fault.NONE
             # `close` and not `abort`: the half that was written still arrives.
