@@ -23,6 +23,7 @@ from gateway.results import Results, has_ended, stands
 from gateway.routes import MODEL, VERSION, Routes
 from gateway.submit import SameRequest, Submitter
 from gateway.tenants import ANYONE, Tenant
+from gateway.webhooks import AllowedHosts
 from shared import clock, wire
 from shared.broker.requests import Job
 from shared.errors import BadRequest
@@ -47,7 +48,9 @@ class Inference:
         budget: BodyBudget,
         results: Results,
         jobs: Jobs,
+        hosts: AllowedHosts,
     ) -> None:
+        self._hosts = hosts
         self._settings = settings
         self._directory = directory
         self._submitter = submitter
@@ -134,8 +137,7 @@ class Inference:
             digest = (
                 await asyncio.to_thread(digest_of, *covered) if len(body) > DIGEST_IN_THREAD else digest_of(*covered)
             )
-        ttl_ms = int(self._settings.job_ttl_s * 1000)
-        return Job(ttl_ms, encode_ask(asked, model), key, digest)
+        return Job(int(self._settings.job_ttl_s * 1000), encode_ask(asked, model), key, digest)
 
     async def _submit_job(
         self,
@@ -148,6 +150,8 @@ class Inference:
         lane: int,
     ) -> HttpReply:
         job = await self._job(request, call, model, asked, body)
+        if hook := request.headers.get("x-webhook-url"):
+            job = msgspec.structs.replace(job, hook=self._hosts.check(hook))
         return await self._jobs.submit(request, call, queue_of(model.name, model.version), asked, job, tenant, lane)
 
     async def _infer_once(

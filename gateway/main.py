@@ -22,6 +22,7 @@ from gateway.results import Results
 from gateway.routes import Routes
 from gateway.submit import Submitter
 from gateway.tenants import Tenants, load_tenants
+from gateway.webhooks import AllowedHosts, Webhooks, allowed_hosts
 from shared import clock, humanlog, vitals
 from shared.broker import requests, scripts
 from shared.broker.connection import BrokerError, Connection
@@ -43,7 +44,7 @@ def main(settings: GatewaySettings) -> int:
         humanlog.get().error(f"cannot start: {e}")
         return 2
     try:
-        tenants = load_tenants(settings.tenants)
+        tenants, hosts = load_tenants(settings.tenants), allowed_hosts(settings)
     except SettingsError as e:
         humanlog.get().error(f"cannot start: {e}")
         log.close("wrong settings")
@@ -52,7 +53,7 @@ def main(settings: GatewaySettings) -> int:
     with vitals.GcWatch(log):
         vitals.calm_gc()
         try:
-            status = uvloop.run(serve(settings, name, log, tenants))
+            status = uvloop.run(serve(settings, name, log, tenants, hosts))
         except SettingsError as e:  # a Redis that is not fit for a queue
             humanlog.get().error(f"cannot start: {e}")
             log.close("error")
@@ -61,7 +62,7 @@ def main(settings: GatewaySettings) -> int:
     return status
 
 
-async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Tenants) -> int:
+async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Tenants, hosts: AllowedHosts) -> int:
     """Serve until SIGTERM or SIGINT, then drain."""
     human = humanlog.get()
     down_since_ns = 0
@@ -92,7 +93,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     results = Results(connection, replies, name)
     confirmations = Confirmations(settings.redis, name, settings.durable_wait_s)
     jobs = Jobs(settings, submitter, results, door, confirmations)
-    inference = Inference(settings, directory, submitter, door, budget, results, jobs)
+    inference = Inference(settings, directory, submitter, door, budget, results, jobs, hosts)
     watch = vitals.LoopWatch(log)
     depths: dict[str, int] = {}
 
@@ -123,9 +124,11 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         human.info("listening", url=f"http://{settings.host}:{port}", gateway=name)
         tell_ready()
         lease_us = int(settings.lease_s * 1e6)
+        webhooks = Webhooks(settings, hosts, connection, name, directory.queues, log)
         beside = [
             asyncio.create_task(work, name=title)
             for title, work in {
+                **({"webhooks": webhooks.run()} if hosts else {}),
                 "directory": directory.run(),
                 "replies": replies.run(),
                 "reply streams": replies.keep_alive(),

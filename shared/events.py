@@ -207,7 +207,7 @@ class Evt(msgspec.Struct, frozen=True, tag_field="t", tag="evt"):
     Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, reclaim (ids that a tick handed on or ended),
     audit (ids of live requests that nothing led to any more, enqueued again), release (a worker that stops hands back
     what it has not begun), lease_lost, pass_hung, adopt (a worker found entries of its own that it had not seen),
-    answers_dropped, redis_stood_still, redis_restart, clock_step, log_drop.
+    answers_dropped, webhook_given_up, redis_stood_still, redis_restart, clock_step, log_drop.
     """
 
     kind: str

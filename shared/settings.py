@@ -90,6 +90,7 @@ class GatewaySettings(CommonSettings):
     webhook_hosts: str = setting(
         "", "Hosts that webhooks may be sent to, HOST or HOST:PORT with commas between, * for any text; empty: none."
     )
+    webhook_tries: int = setting(15, "How often a webhook is tried before it is given up.", min=1, max=1000)
     webhook_secret: str = setting("", "Key of the signature of webhooks; needed with webhook_hosts.", secret=True)
 
 

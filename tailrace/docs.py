@@ -192,7 +192,15 @@ EVENT_KINDS: dict[str, tuple[str, str, str]] = {
     "redis_restart": ("up", "the embedded Redis died and was started again", ""),
     "model_load": ("worker", "a model was loaded and warmed up", "model, version"),
     "lease_lost": ("worker", "this worker's lease had run out while it held requests", "queue, held"),
+    "audit": ("gateway, worker", "live requests that nothing led to any more were queued again", "queue, requeued"),
+    "release": ("worker", "a worker that stops handed back what it had not begun", "queue, requests"),
+    "pass_hung": ("worker", "a forward pass did not return; the worker ends, begins with the pass", "requests"),
     "adopt": ("worker", "deliveries whose reply was lost were taken up", "queue, entries"),
+    "webhook_given_up": (
+        "gateway",
+        "the end of a job could not be told to its client's address; begins with the last try",
+        "request, host, tries, reason",
+    ),
     "answers_dropped": ("worker", "answers could not be handed in before their deadlines", "requests, error"),
 }
 """Each `evt`: who writes it, what it says, what is in `attrs`."""

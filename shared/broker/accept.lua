@@ -4,7 +4,7 @@
 --       9 reply stream ttl ms
 --       then 11 a request: id, budget us, payload, priority (1 2 3), tenant, weight, the tenant's own max (or 0),
 --       traceparent, tracestate, handed over ns, job (msgpack, or nothing)
--- A job is a map: ttl, ms its result is kept; ask, how to render it; hook, 1 if its end must be told; key and hash, the
+-- A job is a map: ttl, ms its result is kept; ask, how to render it; hook, the address its end is told to; key and hash, the
 -- client's idempotency key and what it covers; sync, 1 if the gateway waits for it.
 -- Returns a pair a request: OK and the entry id (nothing when it waits for its tenant's turn), DUP and the state,
 --   SAME and the id that has this idempotency key, MISMATCH and that id, FULL and the length, BYTES and the bytes,
@@ -97,7 +97,7 @@ for i = 10, #ARGV, 11 do
       end
       if job then
         redis.call('HSET', R, 'as', job.ttl, 'ask', job.ask)
-        if job.hook then redis.call('HSET', R, 'hook', '1') end
+        if job.hook then redis.call('HSET', R, 'hook', job.hook) end
         if job.key then redis.call('SET', T .. ':i:' .. tenant .. ':' .. job.key, rid .. '|' .. job.hash, 'PX', ttl) end
       end
       deadlines[#deadlines + 1] = deadline; deadlines[#deadlines + 1] = rid

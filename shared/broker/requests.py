@@ -25,7 +25,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """What makes a request a job: its result is kept for `ttl_ms`, whoever waits or not.
 
     `ask` is how to render the result (opaque here). `key` is the client's idempotency key and `digest` what it covers;
-    `sync`: this gateway waits for the end, and is rung; `hook`: its end is told to a webhook.
+    `sync`: this gateway waits for the end, and is rung; `hook`: the address that its end is told to.
     """
 
     ttl_ms: int
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     digest: str = ""
     sync: bool = False
-    hook: bool = False
+    hook: str = ""
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +84,7 @@ def _packed(job: Job) -> bytes:
     if job.sync:
         fields["sync"] = 1
     if job.hook:
-        fields["hook"] = 1
+        fields["hook"] = job.hook
     if job.key:
         fields |= {"key": job.key, "hash": job.digest}
     # Redis' reader of msgpack is older than the type for bytes: all texts are `raw`, as they were then.

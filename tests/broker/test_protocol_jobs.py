@@ -79,7 +79,7 @@ async def test_a_refused_request_takes_no_key(scene: Scene) -> None:
 @pytest.mark.parametrize("end", ["DONE", "FAILED", "CANCELLED", "EXPIRED", "EXPIRED by the tick", "DEAD", "given up"])
 async def test_the_end_of_a_job_is_kept_equally_long_and_told(scene: Scene, end: str) -> None:
     """Whatever it is (arq #531): found by its id with an answer, and in the stream of the webhooks, once."""
-    await scene.accept("a", job=Job(ttl_ms=TTL_MS, hook=True))
+    await scene.accept("a", job=Job(ttl_ms=TTL_MS, hook="http://there"))
     (a,) = await scene.fetch()
     for _ in range(2):
         match end:

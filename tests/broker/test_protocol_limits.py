@@ -179,7 +179,7 @@ async def test_everything_but_accept_goes_on_in_a_full_redis(scene: Scene) -> No
     #2215, bull #416)."""
     c, queue = scene.c, scene.queue
     await scene.accept(*(f"r-{i}" for i in range(READY_MAX + 40)), tenant="T")
-    await scene.accept("job", job=requests.Job(ttl_ms=60_000, key="k", digest="d", hook=True))
+    await scene.accept("job", job=requests.Job(ttl_ms=60_000, key="k", digest="d", hook="http://there"))
     suspect, delayed, released, dead = await scene.fetch("w-1", want=4)
     await scene.c.call("HSET", queue.record(dead.id), "cr", housekeeping.CRASHES_MAX - 1)
     async with config(c, maxmemory="1"):
