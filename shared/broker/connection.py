@@ -234,9 +234,10 @@ class Connection:
         await protocol.send(("PING",))
 
     async def _look_whether_fit(self, protocol: "Pipe") -> None:
-        """Raises SettingsError when the first server that was found might evict our keys."""
+        """Raises SettingsError when the first server that was found is a cluster, or might evict our keys."""
         try:
-            why = fitness.why_it_evicts(await protocol.send(("INFO", "memory")))
+            memory, cluster = protocol.send(("INFO", "memory")), protocol.send(("INFO", "cluster"))
+            why = fitness.why_cluster(await cluster) or fitness.why_it_evicts(await memory)
         except (ReplyError, ValueError):
             text = "cannot see whether Redis may evict keys (INFO memory); make sure that its policy is noeviction"
             self._tell("memory", float("inf"), text, url=self.server)
@@ -244,7 +245,7 @@ class Connection:
         if why and self._owner and not self._found_fit:
             raise SettingsError(f"Redis at {self.server} cannot be used: {why}")
         if why:
-            self._tell("memory", TELL_ERROR_AGAIN_S, "Redis may evict keys", url=self.server, reason=why)
+            self._tell("memory", TELL_ERROR_AGAIN_S, "Redis is not fit for a queue", url=self.server, reason=why)
         self._found_fit = True
 
     # -- what the server says by itself ----------------------------------------------------------------------------

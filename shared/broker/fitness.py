@@ -1,4 +1,4 @@
-"""Whether a server may serve us: the primary, and one that never evicts a key. Its replies in, a reason not to out."""
+"""Whether a server may serve us: a primary, no cluster, and none that evicts keys. Its replies in, a reason not to out."""
 
 from typing import Any
 
@@ -20,6 +20,13 @@ def why_not_primary(role: Any) -> str:
     if kind == b"sentinel":
         return "it is a Sentinel; name the servers that it watches instead, with commas between"
     return ""
+
+
+def why_cluster(info_cluster: bytes) -> str:
+    """Why a server with this INFO cluster is of no use to us; empty if it stands alone, or does not say."""
+    if b"cluster_enabled:1" not in info_cluster:
+        return ""
+    return "it is a node of a Redis Cluster, which tailrace cannot use; name a server of its own, replicas are welcome"
 
 
 def why_it_evicts(info_memory: bytes) -> str:

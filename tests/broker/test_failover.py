@@ -414,7 +414,7 @@ async def test_a_server_that_begins_to_evict_is_only_told(connection: Connection
                     proxy.cut()
                     await eventually(lambda: not c.connected, "the loss is noticed")
                     await soon(c.wait_connected())
-    told = [line for line in logs if line["event"] == "Redis may evict keys"]
+    told = [line for line in logs if line["event"] == "Redis is not fit for a queue"]
     assert len(told) == 1
     assert "volatile-ttl" in told[0]["reason"]
 

@@ -1,5 +1,6 @@
 """A Redis that will not do is refused at the start, with the reason, and the secret in its URL is told to nobody."""
 
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import e2e_stack
 import pytest
 import redis.asyncio
 
-from shared.broker.embedded import EmbeddedRedis
+from shared.broker.embedded import EmbeddedRedis, find_server
 
 SECRET = "s3cret-pa55"
 
@@ -53,6 +54,20 @@ async def test_a_redis_that_may_evict_is_refused_with_status_2(
     assert "Traceback" not in ended.stderr
     assert SECRET not in ended.stderr + ended.stdout + everything_logged(logs)
     assert server.url in everything_logged(logs)
+
+
+def test_a_cluster_is_refused_with_status_2(slow_repository: Path, short_directory: Path, unused_tcp_port: int) -> None:
+    """complaints 46: a mode in which requests could not be handed on is refused at the start."""
+    port = str(unused_tcp_port % 50_000 + 1024)  # its bus listens 10,000 above
+    options = ["--cluster-enabled", "yes", "--bind", "127.0.0.1", "--dir", str(short_directory), "--save", ""]
+    with subprocess.Popen([find_server(), "--port", port, *options], stdout=subprocess.DEVNULL) as node:
+        try:
+            command = ("worker", "--redis", f"redis://127.0.0.1:{port}", "--model-repository", slow_repository)
+            ended = e2e_stack.run_tailrace(*command, "--log-dir", short_directory / "logs")
+        finally:
+            node.terminate()
+    assert ended.returncode == 2, ended.stderr
+    assert "node of a Redis Cluster" in ended.stderr
 
 
 async def test_up_says_so_and_stops(server: EmbeddedRedis, slow_repository: Path, short_directory: Path) -> None:
