@@ -97,6 +97,7 @@ class _Link(asyncio.Protocol):
         self._upstream: Any = None
         self._early: list[bytes] = []
         self._is_half_closed = False
+        self._late = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = transport
@@ -136,8 +137,10 @@ class _Link(asyncio.Protocol):
 
     def _pass_on(self, data: bytes, write: Any, struck_by: set[Fault]) -> None:
         fault = self._proxy.fault
-        if fault is Fault.DELAY:
-            asyncio.get_running_loop().call_later(self._proxy.delay_s, write, data)
+        if fault is Fault.DELAY or self._late:  # what comes after something late is late, too
+            self._proxy.struck.set()
+            self._late += 1
+            asyncio.get_running_loop().call_later(self._proxy.delay_s, self._write_late, write, data)
             return
         if fault is Fault.STALL:
             self._proxy._stalled.append((write, data))
@@ -159,6 +162,10 @@ class _Link(asyncio.Protocol):
             for transport in (self._client, self._upstream):
                 with contextlib.suppress(AttributeError):
                     transport.close()
+
+    def _write_late(self, write: Any, data: bytes) -> None:
+        self._late -= 1
+        write(data)
 
     def cut(self) -> None:
         for transport in (self._client, self._upstream):
