@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping
 
+from multidict import istr
+
 from shared.errors import BadRequest, ErrorKind
 from shared.keys import HIGH, LOW, NORMAL
 
+# istr: what every request is asked for is not folded to small letters every time.
+PRIORITY, TIMEOUT_MS = istr("x-request-priority"), istr("x-request-timeout-ms")
+IDEMPOTENCY_KEY, PREFER = istr("Idempotency-Key"), istr("Prefer")
 _PRIORITIES = {"1": HIGH, "high": HIGH, "2": NORMAL, "normal": NORMAL, "3": LOW, "low": LOW}
 KEY_MAX = 255
 
 
 def priority_of(headers: Mapping[str, str], parameter: int = 0) -> int:
     """The lane: by x-request-priority, else by Triton's parameter `priority` (1 the highest, 0 the default)."""
-    header = headers.get("x-request-priority")
+    header = headers.get(PRIORITY)
     if header is None:
         return min(parameter, LOW) if parameter else NORMAL
     try:
@@ -25,7 +30,7 @@ def budget_of(headers: Mapping[str, str], timeout_us: int | None, longest_s: flo
     budget_ns, late = int(longest_s * 1e9), ErrorKind.DEADLINE
     if timeout_us is not None and timeout_us * 1000 < budget_ns:
         budget_ns, late = timeout_us * 1000, ErrorKind.QUEUE_TIMEOUT
-    header = headers.get("x-request-timeout-ms")
+    header = headers.get(TIMEOUT_MS)
     if header is not None:
         try:
             timeout_ms = float(header)
@@ -40,7 +45,7 @@ def budget_of(headers: Mapping[str, str], timeout_us: int | None, longest_s: flo
 
 def idempotency_key_of(headers: Mapping[str, str]) -> str:
     """The Idempotency-Key; empty without one."""
-    key = headers.get("Idempotency-Key")
+    key = headers.get(IDEMPOTENCY_KEY)
     if key is None:
         return ""
     if not (0 < len(key) <= KEY_MAX and key.isascii() and key.isprintable()):
@@ -50,7 +55,7 @@ def idempotency_key_of(headers: Mapping[str, str]) -> str:
 
 def preferences_of(headers: Mapping[str, str]) -> dict[str, str]:
     """The preferences of the Prefer header (RFC 7240) with their values; those we do not know do no harm."""
-    header = headers.get("Prefer")
+    header = headers.get(PREFER)
     if header is None:
         return {}
     preferences: dict[str, str] = {}

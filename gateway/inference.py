@@ -12,7 +12,14 @@ from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
 from gateway.directory import Directory
 from gateway.door import Door
-from gateway.headers import budget_of, idempotency_key_of, preferences_of, priority_of
+from gateway.headers import (
+    IDEMPOTENCY_KEY,
+    PREFER,
+    budget_of,
+    idempotency_key_of,
+    preferences_of,
+    priority_of,
+)
 from gateway.job_ask import digest_of, encode_ask
 from gateway.jobs import Jobs, result_of
 from gateway.oip_reply import empty_reply, render_infer
@@ -75,12 +82,12 @@ class Inference:
         body = await self._read(request, call)
         model, asked = self._understand(headers, call, body)
         lane = priority_of(headers, asked.priority)
-        if "Prefer" in headers and "respond-async" in preferences_of(headers):
+        if PREFER in headers and "respond-async" in preferences_of(headers):
             reply = await self._submit_job(request, call, model, asked, body, tenant, lane)
             return reply._replace(headers=(*reply.headers, ("Preference-Applied", "respond-async")))
         if asked.rows == 0:
             return await compress_if_asked(request, infer_reply(render_infer(asked, model, empty_reply(model))))
-        if "Idempotency-Key" in headers:
+        if IDEMPOTENCY_KEY in headers:
             return await self._infer_once(request, call, model, asked, body, tenant, lane)
         answers = await self._ask(request, call, model, [asked.request], asked.timeout_us, tenant, lane)
         return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))

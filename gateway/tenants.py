@@ -14,9 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from multidict import istr
+
 from shared.errors import BadRequest, ErrorKind, SettingsError, TailraceError
 from shared.keys import SAFE_NAME
 
+TENANT = istr("x-tenant")
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
 RATE_MIN, RATE_MAX = 0.001, 1e6
 COUNT_MAX = 1 << 31
@@ -59,7 +62,7 @@ class Tenants:
     def tenant_of(self, headers: Mapping[str, str]) -> Tenant:
         """Who sent these headers. Raises UNAUTHORIZED without a valid key where keys are needed, and BadRequest."""
         if self._by_digest is None:
-            name = headers.get("x-tenant")
+            name = headers.get(TENANT)
             return ANYONE if name is None else self._named(name)
         key = headers.get("x-api-key")
         if key is None:
