@@ -7,7 +7,7 @@ from simulation.plan import LONG_S, Asked, Plan, Trouble
 from simulation.toy import Kind, answer_to
 
 from shared import tensors, wire
-from shared.broker.work import Answer, Delivery
+from shared.broker.work import Delivery
 from shared.errors import ErrorKind, TailraceError
 
 GRACE_S = 0.05
@@ -83,15 +83,15 @@ class Auditor:
             self.expect(pass_ not in self._computed, f"attempt {attempt} of {number} is computed twice")
             self._computed.add(pass_)
 
-    def handed_in(self, answers: Sequence[Answer], statuses: Sequence[str]) -> None:
-        """A worker learns what became of its answers."""
-        for answer, status in zip(answers, statuses, strict=True):
+    def completed(self, ids: Sequence[str], statuses: Sequence[str]) -> None:
+        """Redis was given answers."""
+        for rid, status in zip(ids, statuses, strict=True):
             if status == "OK":
-                taken = (number_of(answer.id), self._life)
+                taken = (number_of(rid), self._life)
                 self.expect(taken not in self._answered, f"two answers to {taken[0]} were taken")
                 self._answered.add(taken)
 
-    def accepted(self, ids: Sequence[str]) -> None:
+    def accepted(self, ids: Sequence[str], _: Sequence[str]) -> None:
         """Redis was asked to take requests, perhaps by a command that was on its way for long.
 
         One that its gateway has forgotten already is computed once more, for nobody.
@@ -167,9 +167,12 @@ class Auditor:
         return False
 
 
+ID_LENGTH = 32
+
+
 def id_of(number: int) -> str:
     """The id of a request."""
-    return f"{number:032d}"
+    return f"{number:0{ID_LENGTH}d}"
 
 
 def number_of(request_id: str) -> int:

@@ -122,7 +122,7 @@ class RedisModel:
                 return self._evaluate(words[1].lower(), words)
             if name in (b"XREAD", b"XREADGROUP"):
                 return self._read(client, words[1:], in_group=name == b"XREADGROUP")
-            return encoded(self._of_the_server(client, name, words[1:]))
+            return encoded(self._of_the_server(client, name, words))
         except RedisError as e:
             return encoded(e)
 
@@ -204,6 +204,8 @@ class RedisModel:
     # -- the server itself ---------------------------------------------------------------------------------------------
 
     def _of_the_server(self, client: Client, name: bytes, a: list[bytes]) -> Reply:
+        spelled, beginning = a[0], "".join(f"`{word.decode()}`, " for word in a[1:])
+        a = a[1:]
         if name == b"SCRIPT" and a:
             return self._script(a)
         if name == b"CLIENT" and a:
@@ -215,12 +217,13 @@ class RedisModel:
             return Encoded(self._evaluate(self._learn(a[0]), [b"EVAL", *a]))
         if name in (b"AUTH", b"SELECT", b"DEBUG"):
             return OK
+        if name == b"WAIT":
+            return 0  # there are no replicas
         if name == b"INFO":
             return self._info()
         if name == b"ROLE":
             return [b"master", 0, []]
-        text = name.decode().lower()
-        raise RedisError(f"ERR unknown command `{text}`, with args beginning with: ")
+        raise RedisError(f"ERR unknown command `{spelled.decode()}`, with args beginning with: {beginning}")
 
     def _info(self) -> bytes:
         facts = {

@@ -151,7 +151,8 @@ def get(db: Database, a: list[bytes]) -> Reply:
 @command("SET", -3, deny_oom=True)
 def set_(db: Database, a: list[bytes]) -> Reply:
     key, value = a[0], a[1]
-    ttl_ms, keep, only, give = None, False, b"", False
+    ttl_ms: int | None = None
+    has_ttl, ttl_word, ttl_unit, keep, only, give = False, b"", 1, False, b"", False
     i = 2
     while i < len(a):
         word = a[i].upper()
@@ -164,15 +165,20 @@ def set_(db: Database, a: list[bytes]) -> Reply:
         elif word == b"GET":
             give = True
         elif word in (b"PX", b"EX") and i + 1 < len(a):
-            ttl_ms = integer(a[i + 1]) * (1 if word == b"PX" else 1000)
+            unit = 1 if word == b"PX" else 1000
+            if has_ttl and unit != ttl_unit:
+                raise RedisError(SYNTAX)
+            has_ttl, ttl_word, ttl_unit = True, a[i + 1], unit
             i += 1
         else:
             raise RedisError(SYNTAX)
         i += 1
-    if (keep and ttl_ms is not None) or (give and only == b"NX"):
+    if (keep and has_ttl) or (give and only == b"NX"):
         raise RedisError(SYNTAX)
-    if ttl_ms is not None and ttl_ms <= 0:
-        raise RedisError("ERR invalid expire time in set")
+    if has_ttl:
+        ttl_ms = integer(ttl_word) * ttl_unit
+        if ttl_ms <= 0:
+            raise RedisError("ERR invalid expire time in set")
     old = db.get(key)
     if give and old is not None and type(old) is not bytes:
         raise RedisError(WRONGTYPE)
@@ -216,7 +222,8 @@ def strlen(db: Database, a: list[bytes]) -> Reply:
 
 @command("INCRBY", 3, deny_oom=True)
 def incrby(db: Database, a: list[bytes]) -> Reply:
-    value = integer(db.typed(a[0], bytes) or b"0") + integer(a[1])
+    held = db.typed(a[0], bytes)
+    value = integer(b"0" if held is None else held) + integer(a[1])
     db.values[a[0]] = b"%d" % value
     return value
 
@@ -365,7 +372,10 @@ def llen(db: Database, a: list[bytes]) -> Reply:
 
 @command("LINDEX", 3)
 def lindex(db: Database, a: list[bytes]) -> Reply:
-    value, i = db.typed(a[0], List) or List(), integer(a[1])
+    value = db.typed(a[0], List)
+    if value is None:
+        return None
+    i = integer(a[1])
     return value[i] if -len(value) <= i < len(value) else None
 
 
@@ -412,7 +422,8 @@ def lmove(db: Database, a: list[bytes]) -> Reply:
     ends = [word.upper() for word in a[2:4]]
     if any(end not in (b"LEFT", b"RIGHT") for end in ends):
         raise RedisError(SYNTAX)
-    db.typed(a[1], List)
+    if db.typed(a[0], List) is not None:
+        db.typed(a[1], List)
     item = _pop(db, a[:1], front=ends[0] == b"LEFT")
     if item is not None:
         (lpush if ends[1] == b"LEFT" else rpush)(db, [a[1], item])

@@ -28,7 +28,7 @@ local env = {
 env._G = env
 setmetatable(env, {
   __index = function(_, name) error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2) end,
-  __newindex = function(_, name) error("Script attempted to create global variable '" .. tostring(name) .. "'", 2) end,
+  __newindex = function() error('Attempt to modify a readonly table', 2) end,
 })
 
 local function where(text)

@@ -1,6 +1,7 @@
 """Lua scripts of the model: the very language, version 5.1, with Redis' sandbox and conversions around it."""
 
 import hashlib
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from simulation.redis_values import COMMANDS, Database, RedisError, Reply, Statu
 
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 _IN_SCRIPT_FORBIDDEN = {b"EVAL", b"EVALSHA", b"SCRIPT", b"CLIENT", b"CONFIG", b"SUBSCRIBE", b"MULTI", b"EXEC"}
+
+
+class _NotRun(RedisError):
+    """The script asked for something that is no command, or not now."""
 
 
 class Lua:
@@ -49,6 +54,9 @@ class Lua:
         """`redis.pcall`."""
         try:
             return self._to_lua(self._execute([w if type(w) is bytes else _word(w) for w in words]))
+        except _NotRun as e:
+            # Redis says where in the script; that it was the first line is as good as any.
+            return self._table_from({b"err": b"@user_script: 1: " + str(e).encode()})
         except RedisError as e:
             return self._table_from({b"err": str(e).encode()})
         except Exception as e:
@@ -57,7 +65,7 @@ class Lua:
 
     def _execute(self, words: list[bytes]) -> Reply:
         if not words:
-            raise RedisError("Please specify at least one argument for redis.call()")
+            raise _NotRun("Please specify at least one argument for redis.call()")
         name, db = words[0], self._db
         found = COMMANDS.get(name) or COMMANDS.get(name.upper())
         if found is None:
@@ -67,12 +75,12 @@ class Lua:
                 in_group = name == b"XREADGROUP"
                 return redis_reading.serve(db, redis_reading.parse(db, words[1:], in_group=in_group))
             if name in _IN_SCRIPT_FORBIDDEN:
-                raise RedisError("This Redis command is not allowed from scripts")
-            raise RedisError("Unknown Redis command called from Lua script")
+                raise _NotRun("This Redis command is not allowed from scripts")
+            raise _NotRun("Unknown Redis command called from Lua script")
         if len(words) != found.arity if found.arity > 0 else len(words) < -found.arity:
-            raise RedisError("Wrong number of args calling Redis command From Lua script")
+            raise _NotRun("Wrong number of args calling Redis command From Lua script")
         if found.deny_oom and db.out_of_memory and not self._written:
-            raise RedisError(OOM)
+            raise _NotRun(f"-{OOM}\r\n")
         if found.writes:
             self._written = True
         return found.run(db, words[1:])
@@ -91,9 +99,7 @@ class Lua:
         return self._table_from({b"ok": bytes(reply)})
 
     def _pack(self, *values: Any) -> bytes:
-        return b"".join(
-            msgpack.packb(_to_message(v), use_bin_type=True, unicode_errors="surrogateescape") for v in values
-        )
+        return b"".join(_packed(value) for value in values)
 
     def _unpack(self, data: bytes) -> Any:
         unpacker = msgpack.Unpacker(raw=True, strict_map_key=False)
@@ -108,15 +114,25 @@ class Lua:
         return value
 
 
-def _to_message(value: Any) -> Any:
+def _packed(value: Any) -> bytes:
+    """A message as Redis' msgpack writes it: texts are not bytes, and a fraction is as short as it can be."""
+    packer = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape")
+    packed: bytes
     if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    if lupa.lua51.lua_type(value) == "table":
+        packed = packer.pack(value.decode("utf-8", "surrogateescape"))
+    elif isinstance(value, float):
+        short = struct.unpack("f", struct.pack("f", value))[0] == value
+        packed = msgpack.packb(value, use_single_float=short)
+    elif lupa.lua51.lua_type(value) == "table":
         found = dict(value.items())
-        if found and all(isinstance(k, int) for k in found) and sorted(found) == list(range(1, len(found) + 1)):
-            return [_to_message(found[i]) for i in range(1, len(found) + 1)]
-        return {_to_message(k): _to_message(v) for k, v in found.items()} if found else []
-    return value
+        if sorted(found, key=str) == sorted(range(1, len(found) + 1), key=str):
+            items = [found[i + 1] for i in range(len(found))]
+            return b"".join([packer.pack_array_header(len(items)), *map(_packed, items)])
+        pairs = [part for pair in found.items() for part in pair]
+        return b"".join([packer.pack_map_header(len(found)), *map(_packed, pairs)])
+    else:
+        packed = packer.pack(value)
+    return packed
 
 
 def _sha1hex(text: bytes) -> bytes:
@@ -126,7 +142,7 @@ def _sha1hex(text: bytes) -> bytes:
 def _word(value: Any) -> bytes:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return b"%.17g" % value
-    raise RedisError("Lua redis() command arguments must be strings or integers")
+    raise _NotRun("Lua redis() command arguments must be strings or integers")
 
 
 @cache

@@ -215,9 +215,11 @@ def _range(db: Database, key: bytes, low: bytes, high: bytes, options: list[byte
 
 @command("XDEL", -3, writes=True)
 def xdel(db: Database, a: list[bytes]) -> Reply:
-    ids = [parse_id(word) for word in a[1:]]
     stream = db.typed(a[0], Stream)
-    return sum(stream.drop(id) for id in ids) if stream is not None else 0
+    if stream is None:
+        return 0
+    ids = [parse_id(word) for word in a[1:]]
+    return sum(stream.drop(id) for id in ids)
 
 
 @command("XSETID", 3, deny_oom=True)

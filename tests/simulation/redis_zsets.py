@@ -161,10 +161,12 @@ def _told(entries: list[tuple[float, bytes]], *, with_scores: bool) -> list[byte
 @command("ZPOPMIN", -2, writes=True)
 def zpopmin(db: Database, a: list[bytes]) -> Reply:
     count = integer(a[1]) if len(a) > 1 else 1
+    if count <= 0:
+        return []
     value = db.typed(a[0], Zset)
     if value is None:
         return []
-    taken = value.order[: max(0, count)]
+    taken = value.order[:count]
     for _, member in taken:
         value.discard(member)
     db.settle(a[0], value)

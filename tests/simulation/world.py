@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from simulation.auditor import Auditor, Case, id_of, number_of
+from simulation.auditor import ID_LENGTH, Auditor, Case, id_of, number_of
 from simulation.direct import DirectConnection
 from simulation.network import Network, Weather
 from simulation.plan import LONG_S, Asked, Event, Plan, Trouble
@@ -80,7 +80,10 @@ class World:
         self.workers: list[Worker] = []
         self._numbers = itertools.count(1)
         self._shutting_down = False
-        self._accept_sha = sha_of("accept", plan.ready_max).encode()
+        self._told_of = {
+            sha_of("accept", plan.ready_max).encode(): self.auditor.accepted,
+            sha_of("complete", plan.ready_max).encode(): self.auditor.completed,
+        }
         self._calm_at_s = plan.calm_at_s
         self._clients: list[asyncio.Task[None]] = []
         self.loop.service_time_s = lambda: self._rng.uniform(*plan.service_s)
@@ -106,8 +109,10 @@ class World:
 
     def _observe(self, client: Client, words: list[bytes], reply: bytes) -> None:
         self.trace.command(self.loop.now_ns, client.name, words, reply)
-        if words[0] == b"EVALSHA" and words[1] == self._accept_sha:
-            self.auditor.accepted([word.decode() for word in words if len(word) == 32 and word.isdigit()])
+        if words[0] == b"EVALSHA" and words[1] in self._told_of and reply[:1] == b"*":
+            ids = [word.decode() for word in words if len(word) == ID_LENGTH and word.isdigit()]
+            # *N, then a length and a text each.
+            self._told_of[words[1]](ids, reply.decode().split("\r\n")[2::2])
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
@@ -131,6 +136,8 @@ class World:
                 break
             await asyncio.wait(waiting, timeout=horizon_s - self.now_s + 0.01)
         self.note("world", "every client has its answer")
+        # What was sent while the weather was bad may still be on its way.
+        await asyncio.sleep(plan.bad_weather_s + plan.weather.delay_max_s * (plan.weather.delay > 0) - self.now_s)
         await self._until_clean()
         await self._shut_down()
         excused = {i: g.frozen_until_s for i, g in enumerate(self.gateways)}
@@ -384,17 +391,12 @@ class World:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         auditor, loop = self.auditor, self.loop
-        fetch, complete = work.fetch, work.complete
+        fetch = work.fetch
 
         async def watched_fetch(*args: Any, **kwargs: Any) -> Any:
             deliveries = await fetch(*args, **kwargs)
             auditor.delivered(_who(), deliveries, loop.now_ns)
             return deliveries
-
-        async def watched_complete(c: Any, queue: Any, answers: Any, **kwargs: Any) -> Any:
-            statuses = await complete(c, queue, answers, **kwargs)
-            auditor.handed_in(answers, statuses)
-            return statuses
 
         def hearing(learn: Any) -> Any:
             def heard(worker: WorkerLoop, ended: Any) -> None:
@@ -408,7 +410,7 @@ class World:
 
         ways = {name: hearing(way) for name in _WAYS_TO_LEARN if (way := getattr(WorkerLoop, name, None))}
         with (
-            patch.multiple(work, fetch=watched_fetch, complete=watched_complete),
+            patch.object(work, "fetch", watched_fetch),
             patch.multiple(WorkerLoop, **ways),
         ):
             yield
