@@ -1,4 +1,4 @@
-"""Whether a server may serve us: a primary, no cluster, and none that evicts keys. Its replies in, a reason not to out."""
+"""Whether a server may serve us: a primary, no cluster, none that evicts keys. Its replies in, a reason not to out."""
 
 from typing import Any
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import msgspec
+import click
 import pytest
 
 from shared.settings import ENV_PREFIX, GatewaySettings, WorkerSettings
@@ -99,7 +100,11 @@ def test_every_make_target_and_command_that_is_named_exists(document: Path) -> N
                 assert target in targets, f"{document.name} names `make {target}`"
             case ["tailrace", name, *rest]:
                 assert name in cli.commands, f"{document.name} names `tailrace {name}`"
-                known = {option for parameter in cli.commands[name].params for option in parameter.opts} | {"--help"}
+                command: click.Command = cli.commands[name]
+                if isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+                    assert rest[0] in command.commands, f"{document.name} names `tailrace {name} {rest[0]}`"
+                    command = command.commands[rest[0]]
+                known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
                 assert {word for word in rest if word.startswith("--")} <= known, f"{document.name}: {words}"
             case _:
                 pass
