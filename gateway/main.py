@@ -106,7 +106,8 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     handlers.add_to(routes)
     http = Http(routes, log, watch, clock.clock_id(), lambda: len(submitter.pending))
     server = Server(http.serve, handler_cancellation=True, auto_decompress=False, access_log=None)
-    runner = web.ServerRunner(server, shutdown_timeout=settings.drain_s)
+    # aiohttp takes 0 for no limit.
+    runner = web.ServerRunner(server, shutdown_timeout=max(settings.drain_s, 0.001))
 
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-import msgspec
 import click
+import msgspec
 import pytest
 
 from shared.settings import ENV_PREFIX, GatewaySettings, WorkerSettings
