@@ -93,6 +93,18 @@ async def test_a_job_for_the_disk_needs_a_server_that_can_say_so(kept: Stack) ->
         assert "x-durability" in answer.error
 
 
+def test_the_setting_holds_for_jobs_that_name_nothing(kept: Stack) -> None:
+    """--job-durability; the header goes before it."""
+    process, url = kept.start_gateway("--job-durability", "replica", "--durable-wait-s", "0.2")
+    try:
+        refused = ask(url, JOBS, body=BODY)
+        assert refused.status == 503
+        assert "within 0.2 s" in refused.error
+        assert ask(url, JOBS, body=BODY, headers={"x-durability": "none"}).status == 202
+    finally:
+        process.stop()
+
+
 def test_a_wrong_durability_is_refused(kept: Stack) -> None:
     """With those that there are; none needs nothing."""
     assert ask(kept.url, JOBS, body=BODY, headers={"x-durability": "paper"}).status == 400

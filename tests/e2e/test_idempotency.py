@@ -10,7 +10,9 @@ import pytest
 from e2e_stack import Stack, ask, infer_json
 
 from shared.events import Batch
+from shared.keys import Queue
 
+NAP = Queue("nap", "1")
 INFER = "/v2/models/nap/infer"
 
 
@@ -168,6 +170,18 @@ def test_a_deleted_job_frees_its_key(stack: Stack) -> None:
     assert ask(stack.url, f"{first}?wait=30").status == 200
     assert ask(stack.url, first, method="DELETE").status == 204
     assert ask(stack.url, "/v2/models/nap/jobs", body=nap(0), headers=key).headers["location"] != first
+
+
+async def test_an_answer_is_kept_for_the_time_of_the_setting(stack: Stack, second: str) -> None:
+    """--idempotency-ttl-s of the gateway that took the request on: record, answer and key."""
+    key = new_key()
+    first = await asyncio.to_thread(ask, second, INFER, body=nap(0), headers=key)
+    request_id = first.headers["x-tailrace-request-id"]
+    async with e2e_stack.broker_of(stack) as broker:
+        for name in (NAP.record(request_id), NAP.payload(request_id)):
+            assert 90_000 < await broker.pttl(name) <= 100_000
+        # The key is set before it is known when the answer comes.
+        assert 0 < await broker.pttl(f"{NAP.tag}:i:-:{key['Idempotency-Key']}") <= (60 + 120 + 100) * 1000
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "gr\u00fcn"])
