@@ -1,6 +1,6 @@
 """XREAD and XREADGROUP of the model, which may block: what is asked, whether it can be served, what it comes to."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulation.redis_groups import deliver, history
 from simulation.redis_streams import ID_MAX, Stream, parse_id
@@ -111,13 +111,18 @@ def serve(db: Database, read: Read) -> Reply:
 def serve_blocked(db: Database, read: Read, key: bytes) -> Reply:
     """What a blocked client gets now that something happened to a stream; None: it goes on waiting.
 
-    Raises RedisError when the client's group is gone.
+    An entry that came and went in one script wakes it with nothing. Raises RedisError when the client's group is gone.
     """
     stream = db.values.get(key)
     if not isinstance(stream, Stream):
         return None
     if not read.group:
-        return serve(db, replace(read, after={key: read.after[key]}))
-    if read.group not in stream.groups:
-        raise RedisError("NOGROUP the consumer group this client was blocked on no longer exists")
-    return serve(db, replace(read, after={key: NEW}))
+        after = read.after[key]
+        ids = stream.between(after + 1, ID_MAX, read.count or -1)
+    else:
+        group = stream.groups.get(read.group)
+        if group is None:
+            raise RedisError("NOGROUP the consumer group this client was blocked on no longer exists")
+        after = group.last_id
+        ids = deliver(db, stream, group, read.consumer, read.count, noack=read.noack) if stream.last_id > after else []
+    return [[key, stream.told(ids)]] if stream.last_id > after else None

@@ -49,7 +49,8 @@ class Both:
 
     def really(self, *commands: Sequence[str | bytes]) -> list[Any]:
         """The real server's replies."""
-        self._socket.sendall(b"".join(hiredis.pack_command(tuple(words)) for words in commands))
+        for words in commands:
+            self._socket.sendall(hiredis.pack_command(tuple(words)))  # type: ignore[arg-type]  # any length
         replies: list[Any] = []
         while len(replies) < len(commands):
             while (reply := self._reader.gets()) is False:
