@@ -34,6 +34,8 @@ class Http:
         self._own_clock = own_clock
         self._inflight = inflight
         self._ids = RequestIds()
+        self.draining = False
+        """No connection outlives its next response."""
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request, from its first line to the last byte of its reply."""
@@ -46,6 +48,8 @@ class Http:
         status = CLIENT_GONE.kind.status
         try:
             reply = await self._answer(request, call)
+            if self.draining:
+                reply = reply._replace(close=True)
             call.g7 = clock.now_ns()
             lines = self._header_lines(call)
             status = reply.status

@@ -12,6 +12,7 @@ from aiohttp import web
 from gateway.bodies import BodyBudget
 from gateway.directory import Directory
 from gateway.door import Door
+from gateway.drain import know_the_fleet, let_clients_leave
 from gateway.durability import Confirmations
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
@@ -114,6 +115,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
     async with connection, reading:
         await runner.setup()
+        await know_the_fleet(connection, directory)
         try:
             site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
             await site.start()
@@ -143,9 +145,10 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         ]
         waiting_to_stop = asyncio.create_task(told_to_stop.wait())
         await asyncio.wait([waiting_to_stop, *beside], return_when=asyncio.FIRST_COMPLETED)
-        handlers.draining = results.stopping = True
+        handlers.draining = http.draining = results.stopping = True
         human.info("stopping: finishing what is held", requests=len(submitter.pending))
         await site.stop()
+        await let_clients_leave(server)
         await submitter.drain(settings.drain_s)
         await runner.cleanup()
         await confirmations.close()

@@ -67,7 +67,7 @@ async def is_quiet(server: EmbeddedRedis) -> bool:
 
 
 async def test_redis_is_away_for_ten_seconds(short_dir: Path) -> None:
-    """Requests that can wait are answered when it is back; one that cannot is told at its deadline; none is lost."""
+    """Requests that can wait are answered when it is back; one that cannot is told so in time (complaint 55)."""
     async with (
         redis_in(short_dir / "r") as server,
         system(short_dir, gateway_redis=server.url, worker_redis=server.url) as url,

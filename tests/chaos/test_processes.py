@@ -61,7 +61,7 @@ def urls(pair: Stack) -> list[str]:
 
 
 async def test_each_worker_is_killed_in_turn(pair: Stack, broker: redis.asyncio.Redis, urls: list[str]) -> None:
-    """kill -9 of one worker after the other under 200 requests a second: everybody gets the right answer, once."""
+    """kill -9 of one worker after the other under 200 requests a second: all are answered, once (complaint 51)."""
     async with Traffic(urls, RATE) as traffic:
         for victim in pair.main.children_like("worker"):
             await traffic.more(100)
@@ -79,7 +79,7 @@ async def test_each_worker_is_killed_in_turn(pair: Stack, broker: redis.asyncio.
 async def test_a_long_job_with_a_beating_worker_runs_once(
     pair: Stack, broker: redis.asyncio.Redis, urls: list[str]
 ) -> None:
-    """Three leases long: it is not handed on while its worker lives."""
+    """Three leases long: it is not handed on while its worker lives (complaint 48)."""
     async with e2e_stack.clients() as session:
         told = await ask(session, urls[0], 77, ms=int(3 * LEASE_S * 1000))
 
@@ -89,7 +89,7 @@ async def test_a_long_job_with_a_beating_worker_runs_once(
 
 
 async def test_a_zombies_late_answer_is_refused(pair: Stack, broker: redis.asyncio.Redis, urls: list[str]) -> None:
-    """SIGSTOP past the lease, in the middle of a pass: the request runs once more, alone, and is answered once."""
+    """SIGSTOP past the lease, in the middle of a pass: the request runs once more, alone (complaint 48)."""
     async with e2e_stack.clients() as session:
         asking = asyncio.create_task(ask(session, urls[0], 78, ms=400))
         computing = await e2e_stack.soon(lambda: computed_by(broker), within_s=5, what="a worker computes it")
@@ -117,7 +117,7 @@ async def computed_by(broker: redis.asyncio.Redis) -> str:
 async def test_a_killed_leader_is_succeeded_within_two_leases(
     pair: Stack, broker: redis.asyncio.Redis, urls: list[str]
 ) -> None:
-    """SIGKILL of the process that ticks: the next tick is another's, soon, and its requests are answered."""
+    """SIGKILL of the process that ticks: the next tick is another's, soon (complaint 45)."""
     leader = (await broker.zrange(ECHO.leases, 0, 0))[0]
     await broker.set(ECHO.leader, leader, px=2000)
     ticked = await broker.get(ECHO.tick)
