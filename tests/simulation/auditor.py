@@ -42,6 +42,7 @@ class Auditor:
     violations: list[str] = field(default_factory=list)
     deaths: int = 0
     """Of workers, lost leases included: whatever may cost a request an attempt."""
+    _rolled_back: bool = False
     _life: int = 0
     """How often Redis has lost everything."""
     _held: dict[tuple[str, int], tuple[int, str, int]] = field(default_factory=dict)
@@ -56,9 +57,10 @@ class Auditor:
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
-    def forgotten(self) -> None:
-        """Redis lost its data: what was answered may be answered again."""
+    def forgotten(self, *, rolled_back: bool = False) -> None:
+        """Redis lost its data, or the last of it: what was answered may be answered again."""
         self._life += 1
+        self._rolled_back |= rolled_back  # then attempts are counted again from where they were
 
     def delivered(self, worker: str, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """A worker learns of requests."""
@@ -80,7 +82,9 @@ class Auditor:
             attempt, entry_id, deadline_ns = held
             self.expect(now_ns < deadline_ns, f"{worker} computes {number} after its deadline")
             pass_ = (number, attempt, entry_id)
-            self.expect(pass_ not in self._computed, f"attempt {attempt} of {number} is computed twice")
+            self.expect(
+                pass_ not in self._computed or self._rolled_back, f"attempt {attempt} of {number} is computed twice"
+            )
             self._computed.add(pass_)
 
     def completed(self, ids: Sequence[str], statuses: Sequence[str]) -> None:

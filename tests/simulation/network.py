@@ -102,13 +102,13 @@ class Network:
             for link, data in backlog:
                 self.arrive(link, data)
 
-    def restart(self, away_s: float) -> None:
-        """The server is killed, and back after a while with the same data."""
+    def restart(self, away_s: float, data: object = None) -> None:
+        """The server is killed, and back after a while with the same data, or with that of a `save`."""
         self.down = True
         self._backlog.clear()
         for link in list(self.links):
             link.cut()
-        self.model.restart()
+        self.model.restart(data)
         self.after(away_s, self._back)
 
     def _back(self) -> None:

@@ -22,6 +22,8 @@ class Trouble(StrEnum):
     ISOLATE_GATEWAY = "isolate gateway"
     STALL = "stall redis"
     RESTART = "restart redis"
+    ROLL_BACK = "roll redis back"
+    """Its machine dies, and with it what was not on the disk yet."""
     FLUSH = "flush redis"
     FORGET_SCRIPTS = "flush scripts"
     OUT_OF_MEMORY = "out of memory"
@@ -39,6 +41,7 @@ _LIKELY = {
     Trouble.ISOLATE_GATEWAY: 2,
     Trouble.STALL: 4,
     Trouble.RESTART: 3,
+    Trouble.ROLL_BACK: 3,
     Trouble.FLUSH: 4,
     Trouble.FORGET_SCRIPTS: 2,
     Trouble.OUT_OF_MEMORY: 2,

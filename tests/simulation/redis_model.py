@@ -9,6 +9,7 @@ It is modelled on Redis 6.2, the oldest server that tailrace supports, and is be
 `test_contract.py` goes, which gives the same commands to it and to a real server.
 """
 
+import copy
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -78,11 +79,17 @@ class RedisModel:
         client.inbox.clear()
         self._release(client)
 
-    def restart(self) -> None:
-        """The server ends and starts again with its data: no clients, no scripts."""
+    def restart(self, data: object = None) -> None:
+        """The server ends and starts again, with its data or with saved ones: no clients, no scripts."""
         for client in list(self._clients.values()):
             self.disconnect(client)
         self._scripts.clear()
+        if data is not None:
+            self.db.values, self.db.expires_ms = copy.deepcopy(data)
+
+    def save(self) -> object:
+        """The data as it is now, for a restart."""
+        return copy.deepcopy((self.db.values, self.db.expires_ms))
 
     def receive(self, client: Client, commands: Iterable[list[bytes]]) -> None:
         """Execute what a client sent, in order; behind a blocked read the rest waits."""

@@ -37,6 +37,8 @@ TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 REPLACED_AFTER_S = (0.05, 0.8)
 CLEAN_WITHIN_S = 70.0
 """After the last answer and the last trouble; the longest deadline of a request whose gateway died lies within."""
+LOST_MAX_S = 1.0
+"""Redis syncs its append-only file every second."""
 RECORDS_LIVE_S = 100_000.0
 """Longer than anything in Redis that has a time to live."""
 
@@ -80,6 +82,7 @@ class World:
         self.workers: list[Worker] = []
         self._numbers = itertools.count(1)
         self._shutting_down = False
+        self._saved: dict[float, object] = {}
         self._told_of = {
             sha_of("accept", plan.ready_max).encode(): self.auditor.accepted,
             sha_of("complete", plan.ready_max).encode(): self.auditor.completed,
@@ -128,6 +131,8 @@ class World:
             self.network.after(asked.at_s, self._ask, asked)
         for event in plan.events:
             self.network.after(event.at_s, self._strike, event)
+            if event.trouble is Trouble.ROLL_BACK:
+                self.network.after(max(0.0, event.at_s - min(LOST_MAX_S, event.for_s)), self._save, event)
         last_s = max(r.at_s for r in plan.requests)
         await asyncio.sleep(max(last_s, plan.calm_at_s) - self.now_s + 0.01)
         horizon_s = max(last_s, plan.calm_at_s) + LONG_S + 5.0
@@ -355,6 +360,9 @@ class World:
             network.stall(event.for_s)
         elif trouble is Trouble.RESTART:
             network.restart(event.for_s / 2)
+        elif trouble is Trouble.ROLL_BACK:
+            network.restart(event.for_s / 2, self._saved[event.at_s])
+            self.auditor.forgotten(rolled_back=True)
         elif trouble is Trouble.FLUSH:
             DirectConnection(network.model).now("FLUSHALL")
             self.auditor.forgotten()
@@ -365,6 +373,9 @@ class World:
             network.after(event.for_s, self._find_memory)
         self._be_calm_at(self.now_s + event.for_s)
         self.note(who, trouble.value, seconds=round(event.for_s, 3))
+
+    def _save(self, event: Event) -> None:
+        self._saved[event.at_s] = self.network.model.save()
 
     def _strike_process(self, trouble: Trouble, process: Process, for_s: float) -> None:
         if trouble in (Trouble.KILL_WORKER, Trouble.KILL_GATEWAY):
