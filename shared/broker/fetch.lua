@@ -22,7 +22,7 @@ local function start(lane, sid, rid, fields)
   local R = T .. ':r:' .. rid
   local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'enq', 'a', 'q', 'as', 'pr', 'tn', 'n')
   -- Entry ids are unique within a lane only: one handed on within a millisecond has the same id in the other lane.
-  if not h[1] or terminal(h[1]) or h[2] ~= sid or h[8] ~= lane then
+  if (h[1] ~= 'QUEUED' and h[1] ~= 'RUNNING') or h[2] ~= sid or h[8] ~= lane then
     redis.call('XACK', lane, GROUP, sid); redis.call('XDEL', lane, sid)
     return
   end

@@ -39,7 +39,9 @@ NAMES = (
     "tick",
 )
 
-_CONSTANTS = f"""\
+
+def _constants() -> bytes:
+    return f"""\
 local GROUP, SUSPECTS, SCHEMA, CONTENT_TYPE = '{GROUP}', {SUSPECTS}, '{SCHEMA_VERSION}', '{CONTENT_TYPE}'
 local READY_MAX, LOWER_TURN, DLQ_MAX, DLQ_BYTES_MAX =
   {READY_MAX}, {LOWER_TURN}, {DEAD_LETTERS_MAX}, {DEAD_LETTERS_BYTES_MAX}
@@ -50,7 +52,7 @@ local READY_MAX, LOWER_TURN, DLQ_MAX, DLQ_BYTES_MAX =
 def source(name: str) -> bytes:
     """The whole text of a script, the names and the common part first."""
     folder = resources.files("shared.broker")
-    return _CONSTANTS + (folder / "common.lua").read_bytes() + (folder / f"{name}.lua").read_bytes()
+    return _constants() + (folder / "common.lua").read_bytes() + (folder / f"{name}.lua").read_bytes()
 
 
 @cache

@@ -239,7 +239,8 @@ async def test_a_replica_that_lost_its_primary_is_left(pair: Pair, monkeypatch: 
 
 
 async def test_a_blocked_reader_follows_the_primary(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A demotion unblocks it (UNBLOCKED), and it goes on at the new primary, where its group is (row 27: bullmq #648)."""
+    """A demotion unblocks it (UNBLOCKED), and it goes on at the new primary, where its group is (row 27: bullmq
+    #648)."""
     monkeypatch.setattr(connecting, "PROBE_AFTER_S", 60.0)
     queue = Queue("resnet", "1")
     async with (

@@ -219,3 +219,14 @@ async def test_a_reaped_request_is_started_once_however_many_want_it(scene: Scen
         attempts.append(taken[winner][0].attempt)
         await scene.release(f"w-{winner}", taken[winner][0])
     assert attempts == list(range(1, 101))
+
+
+async def test_an_entry_that_was_given_long_ago_does_not_cut_a_delay_short(scene: Scene) -> None:
+    """A worker starts what it was given, again and too late: the request waits for its next try, and is not both."""
+    await scene.accept("a")
+    given = await scene.block("w-1")
+    (a,) = await scene.start(given, "w-1")
+    await scene.retry(a)
+    assert await scene.start(given, "w-1") == []
+    assert await scene.state("a") == "DELAYED"
+    assert await entries(scene) == 1

@@ -86,7 +86,7 @@ class Scene:
         return await work.complete(self.c, self.queue, answers)
 
     async def retry(
-        self, *deliveries: Delivery, delay_us: int = 1_000_000, errors_max: int = work.ERRORS_MAX
+        self, *deliveries: Delivery, delay_us: int = MINUTE_US // 2, errors_max: int = work.ERRORS_MAX
     ) -> list[str]:
         """The attempts failed in a way that may pass."""
         again = [(Answer(d.id, d.attempt, True, b"=error"), delay_us) for d in deliveries]
