@@ -10,6 +10,7 @@ from gateway.trace import Trace
 from shared import timeline, wire
 from shared.errors import ErrorKind, TailraceError
 from shared.events import Req
+from shared.keys import NORMAL
 from shared.timeline import Class, Timeline
 
 NO_STAMPS = wire.WorkerStamps(0, 0, 0, 0, 0, 0, 0, 0, 0, "", "", 0, 0, "", 0, 0, "", 0, 0)
@@ -95,7 +96,7 @@ class Call:
             *msgspec.structs.astuple(self.stamps or NO_STAMPS),
             self.rows, self.bytes_in, self.bytes_out, self.deadline_ms, entry_id, submits, self.inflight,
             len(self.parts) if split else 0, p.id if p and split else "",
-            e.kind.code if e else "", e.message if e else "", self.tenant,
+            e.kind.code if e else "", e.message if e else "", self.tenant, p.priority if p else NORMAL,
         )  # fmt: skip
 
 

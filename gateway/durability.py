@@ -38,14 +38,19 @@ class Confirmations:
         self._wait_s = wait_s
         self._connection = Connection(url, f"{name}-durable", read_limit_s=wait_s + 3, quiet=True)
         self._started = False
+        self._knows_disk = 0
+        """The connection whose server was found to be able to speak for its disk."""
         self._waiting: dict[Durability, list[tuple[str, asyncio.Future[bool]]]] = {}
         self._working: asyncio.Task[None] | None = None
 
     async def check(self, want: Durability) -> None:
         """Raises UNSUPPORTED if the server can never confirm this, UNAVAILABLE if it does not answer."""
         await self._connected()
+        if not want.disk or self._knows_disk == self._connection.client_id:
+            return
         try:
             await confirm(self._connection, (), want, within_ms=1)
+            self._knows_disk = self._connection.client_id
         except NotSupported as e:
             text = f"this server's Redis cannot confirm that ({e}); send another x-durability, or none"
             raise TailraceError(ErrorKind.UNSUPPORTED, text) from e

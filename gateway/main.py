@@ -31,7 +31,7 @@ from shared.broker.housekeeping import keep_ticking
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
-from shared.process import begin, tell_ready
+from shared.process import begin, shown_command, tell_ready
 from shared.settings import GatewaySettings
 
 BACKLOG = 4096
@@ -50,7 +50,7 @@ def main(settings: GatewaySettings) -> int:
         humanlog.get().error(f"cannot start: {e}")
         log.close("wrong settings")
         return 2
-    log.write(vitals.hello(sys.argv))
+    log.write(vitals.hello(shown_command(sys.argv, settings)))
     with vitals.GcWatch(log):
         vitals.calm_gc()
         try:

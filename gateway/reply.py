@@ -40,6 +40,8 @@ def error_reply(error: TailraceError, route: str = "") -> HttpReply:
     headers: list[tuple[str, str]] = []
     if error.retry_after_s is not None or error.kind.status in (429, 503):
         headers.append(("Retry-After", str(error.retry_after_s or 1)))
+    if error.kind is ErrorKind.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
     if error.kind is ErrorKind.UNSUPPORTED:
         headers.append(("Accept-Encoding", "gzip, deflate"))
     # Rather than read the rest of a body that is too large.

@@ -129,6 +129,7 @@ class Req(msgspec.Struct, frozen=True, tag_field="t", tag="req", omit_defaults=T
     error_code: str = ""
     error: str = ""
     tenant: str = ""
+    priority: int = 2
 
 
 class Wreq(msgspec.Struct, frozen=True, tag_field="t", tag="wreq", omit_defaults=True):

@@ -3,6 +3,7 @@
 import os
 import socket
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def begin(kind: str, settings: CommonSettings) -> tuple[str, EventLog]:
     hidden = dict.fromkeys(secrets_of(settings), "(secret)")
     log.write(Cfg({**asdict(settings), **hidden, "redis": without_secrets(settings.redis)}))
     return name, log
+
+
+def shown_command(argv: Sequence[str], settings: CommonSettings) -> list[str]:
+    """A command line without secrets. They are safer in the environment: `ps` shows what this cannot hide."""
+    secrets = [secret for name in secrets_of(settings) if (secret := str(getattr(settings, name)))]
+    shown = list(argv)
+    for secret in secrets:
+        shown = [word.replace(secret, "(secret)") for word in shown]
+    return shown
 
 
 def tell_ready() -> None:

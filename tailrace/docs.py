@@ -89,6 +89,7 @@ MEANING: dict[str, str] = {
     "part": "id of the part answered last, whose stamps these are; left out when it was one",
     "error_code": "kind of error; left out without one",
     "error": "text of the error",
+    "priority": "1 high, 2 normal, 3 low",
     "tenant": "who sent it: the name of the key's tenant, or the x-tenant header",
     "outcome": "DONE or FAILED when Redis took the answer, else its verdict OKDUP, STALE or GONE; UNKNOWN if none came",
     "gateway": "name of the gateway that waits for the answer",

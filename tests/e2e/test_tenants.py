@@ -53,6 +53,7 @@ def test_without_a_key_only_health_and_metadata_are_open(guarded: str) -> None:
         for headers in ({}, {"x-api-key": "wrong"}, {"x-tenant": "shop"}):
             refused = ask(guarded, path, body=slow_body(1), headers=headers)
             assert refused.status == 401, path
+            assert refused.headers["www-authenticate"] == "Bearer"
             assert "Authorization: Bearer KEY" in refused.error
     body = json.dumps({"model": "minilm", "input": "a cat"})
     refused = ask(guarded, "/v1/embeddings", body=body)

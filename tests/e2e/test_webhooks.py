@@ -87,6 +87,7 @@ def sender(stack: Stack) -> Iterator[Process]:
     process.stop()
     assert "Traceback" not in process.text
     assert SECRET not in process.text
+    assert not [log for log in stack.log_dir.iterdir() if SECRET in log.read_text()]
 
 
 @pytest.fixture

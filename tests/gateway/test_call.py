@@ -28,7 +28,7 @@ def test_a_record_has_every_fact_under_its_name() -> None:
         "g0": 1, "g1": 2, "g2": 3, "g3": 0, "g4": 0, "g5": 0, "g6": 7, "g7": 8, "g8": 9, "g0_lag": 10,
         "rows": 11, "bytes_in": 12, "bytes_out": 13, "deadline_ms": 14, "entry_id": "", "submits": 0, "inflight": 15,
         "parts": 0, "part": "", "error_code": "bad_request", "error": "no",
-        "tenant": "us",
+        "tenant": "us", "priority": 2,
     }  # fmt: skip
 
 
