@@ -1,5 +1,6 @@
 """Asynchronous jobs through HTTP: submitted, followed, fetched as infer would have answered, cancelled, forgotten."""
 
+import gzip
 import json
 import signal
 from collections.abc import Iterator, Mapping
@@ -110,11 +111,20 @@ def test_infer_becomes_a_job_if_the_client_prefers_that(stack: Stack) -> None:
     assert answer.json["outputs"][0]["data"] == [e2e_stack.slow_answer(7)]
 
 
-def test_a_result_is_compressed_if_asked(stack: Stack) -> None:
-    """Like that of infer; small ones are not worth it."""
-    location = submit(stack.url, "pair", json.dumps(PAIR))
-    assert wait(stack.url, location).status == 200
-    assert "content-encoding" not in ask(stack.url, location, headers={"Accept-Encoding": "gzip"}).headers
+def test_a_long_result_is_kept_whole_and_compressed_if_asked(stack: Stack) -> None:
+    """One that does not fit the reply stream: by key, as a job, and in gzip it is the same."""
+    body = infer_json("text", "BYTES", [20, 1], [f"text {n}" for n in range(20)])
+    key = {"Idempotency-Key": "long-result"}
+    expected = ask(stack.url, "/v2/models/minilm/infer", body=body, headers=key)
+    assert expected.status == 200
+    assert len(expected.body) > 64 * 1024
+    assert ask(stack.url, "/v2/models/minilm/infer", body=body, headers=key).body == expected.body
+
+    location = submit(stack.url, "minilm", body, key)
+    assert ask(stack.url, location).body == expected.body
+    packed = ask(stack.url, location, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(packed.body) == expected.body
 
 
 def test_a_job_that_is_late_ends_with_the_error_of_its_deadline(stack: Stack) -> None:
