@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo up test check format bench clean
+.PHONY: help install demo up test check format bench soak clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -41,6 +41,10 @@ format: $(STAMP)  ## let ruff format and mend
 
 bench: $(STAMP)  ## measure the overhead with the mlp model (needs wrk)
 	$(BIN)/python -m bench.overhead
+
+soak: $(STAMP)  ## the tests that take minutes, then MINUTES=30 of chaos by processes
+	$(BIN)/python -m pytest -q -m slow
+	PYTHONPATH=.:tests $(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),30)
 
 clean:  ## remove the virtual environment and everything that tailrace wrote here
 	rm -rf $(VENV) .tailrace *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,6 +38,7 @@ class Told:
     text: str
     request_id: str
     took_s: float
+    ended_at_ns: int
 
     @property
     def is_right(self) -> bool:
@@ -59,7 +60,8 @@ async def ask(
             request_id = response.headers["x-tailrace-request-id"]
     except (aiohttp.ClientError, OSError, TimeoutError) as e:
         text = f"{type(e).__name__}: {e}"
-    return Told(number, status, text, request_id, (clock.now_ns() - begun_ns) / 1e9)
+    ended_at_ns = clock.now_ns()
+    return Told(number, status, text, request_id, (ended_at_ns - begun_ns) / 1e9, ended_at_ns)
 
 
 @dataclass(slots=True)

@@ -72,19 +72,18 @@ class WatchedReplies(Replies):
 class Gateway:
     """What gateway/main.py puts together, less HTTP."""
 
-    def __init__(self, name: str, server: EmbeddedRedis, directory: Path, came: dict[str, set[bytes]]) -> None:
+    def __init__(self, name: str, world: "World") -> None:
         self.name = name
-        self.proxy = Proxy(server.socket, server.directory / f"{name}.sock")
-        self.log = EventLog(directory, "gateway", name)
-        self.connection = Connection(
-            self.proxy.url, name, on_connect=scripts.load_all, on_change=Reconnects(self.log), quiet=True
-        )
-        self._reading = Connection(self.proxy.url, f"{name}-read", read_limit_s=4, quiet=True)
+        self.proxy = Proxy(world.server.socket, world.server.directory / f"{name}.sock")
+        self.log = EventLog(world.log_dir, "gateway", name)
+        url = world.urls or self.proxy.url
+        self.connection = Connection(url, name, on_connect=scripts.load_all, on_change=Reconnects(self.log), quiet=True)
+        self._reading = Connection(url, f"{name}-read", read_limit_s=4, quiet=True)
         self.submitter = Submitter(
             self.connection, name, inflight_max=20_000, inflight_bytes_max=1 << 30, limits=requests.Limits()
         )
         self._replies = WatchedReplies(self.connection, self._reading, self.submitter)
-        self._replies.came = came
+        self._replies.came = world.came
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, lease_us: int) -> None:
@@ -126,28 +125,30 @@ class Gateway:
 class Worker:
     """What worker/main.py puts together."""
 
-    def __init__(self, name: str, server: EmbeddedRedis, directory: Path, model: Toy, lease_us: int) -> None:
+    def __init__(self, name: str, world: "World") -> None:
+        lease_us = world.lease_us
         self.name = name
-        self.proxy = Proxy(server.socket, server.directory / f"{name}.sock")
-        self.log = EventLog(directory, "worker", name)
+        self.proxy = Proxy(world.server.socket, world.server.directory / f"{name}.sock")
+        self.log = EventLog(world.log_dir, "worker", name)
+        url = world.urls or self.proxy.url
         tell = Reconnects(self.log)
 
         def changed(up: bool) -> None:
             tell(up)
             self.loop.connection_changed(up)
 
-        self._connection = Connection(self.proxy.url, name, on_connect=scripts.load_all, on_change=changed, quiet=True)
+        self._connection = Connection(url, name, on_connect=scripts.load_all, on_change=changed, quiet=True)
         self._blocking = Connection(
-            self.proxy.url,
+            url,
             f"{name}-read",
             on_change=lambda up: self.loop.connection_changed(up),
             read_limit_s=BLOCK_MS / 1000 + 3,
             quiet=True,
         )
-        self._bell = Connection(self.proxy.url, f"{name}-bell", quiet=True)
+        self._bell = Connection(url, f"{name}-bell", quiet=True)
         self.loop = WorkerLoop(
             name=name,
-            models=[(CONFIG, model)],
+            models=[(CONFIG, world.model)],
             device=Device("cpu", threads=1),
             connection=self._connection,
             blocking=self._blocking,
@@ -251,6 +252,8 @@ class World:
     server: EmbeddedRedis
     log_dir: Path
     lease_s: float
+    urls: str = ""
+    """Of several servers, which everybody then reaches without a proxy."""
     gateways: list[Gateway] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
@@ -268,7 +271,7 @@ class World:
     async def start(self, *, gateways: int, workers: int) -> None:
         asyncio.get_running_loop().set_exception_handler(self._nobody_caught)
         for _ in range(gateways):
-            gateway = Gateway(f"g-{next(self._names)}", self.server, self.log_dir, self.came)
+            gateway = Gateway(f"g-{next(self._names)}", self)
             await gateway.start(self.lease_us)
             self.gateways.append(gateway)
         for _ in range(workers):
@@ -278,7 +281,7 @@ class World:
         self.defects.append(f"{context['message']}: {context.get('exception')!r}")
 
     async def add_worker(self) -> Worker:
-        worker = Worker(f"w-{next(self._names)}", self.server, self.log_dir, self.model, self.lease_us)
+        worker = Worker(f"w-{next(self._names)}", self)
         await worker.start()
         self.workers.append(worker)
         return worker
