@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hiredis
-from simulation.redis_model import Client, RedisModel
+from simulation.redis_model import Client, RedisModel, Saved
 from simulation.virtual_time import START_NS, Handle, Process, VirtualLoop, current
 
 EPOCH_US = 1_700_000_000_000_000
@@ -102,7 +102,7 @@ class Network:
             for link, data in backlog:
                 self.arrive(link, data)
 
-    def restart(self, away_s: float, data: object = None) -> None:
+    def restart(self, away_s: float, data: Saved | None = None) -> None:
         """The server is killed, and back after a while with the same data, or with that of a `save`."""
         self.down = True
         self._backlog.clear()

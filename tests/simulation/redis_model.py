@@ -1,9 +1,9 @@
 """A small Redis in this process, for simulations: fast, with a clock that is given to it, and exactly reproducible.
 
 Theory of operation. `Database` holds the data; the commands are functions on it, entered in a table by the modules
-`redis_plain`, `redis_zsets`, `redis_streams` and `redis_groups`; `redis_reading` has the two commands that may block;
-`redis_scripts` runs Lua. Here is the server around them: clients with their order of commands, blocked reads, scripts
-by SHA. It speaks the wire format in both directions, so that the real client code can be put in front of it.
+`redis_plain`, `redis_lists`, `redis_zsets`, `redis_streams` and `redis_groups`; `redis_reading` has the two commands
+that may block; `redis_scripts` runs Lua. Here is the server around them: clients with their order of commands, blocked
+reads, scripts by SHA. It speaks the wire format in both directions, so that the real client code can be put before it.
 
 It is modelled on Redis 6.2, the oldest server that tailrace supports, and is believed only as far as
 `test_contract.py` goes, which gives the same commands to it and to a real server.
@@ -14,13 +14,13 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Any, Protocol
 
-from simulation import redis_groups, redis_plain, redis_reading, redis_streams, redis_zsets
+from simulation import redis_groups, redis_lists, redis_plain, redis_reading, redis_streams, redis_zsets
 from simulation.redis_scripts import OOM, Encoded, encoded, lua
 from simulation.redis_values import COMMANDS, OK, SYNTAX, Database, RedisError, Reply, Status, command, integer
 
-__all__ = ["Client", "RedisModel", "redis_groups", "redis_plain", "redis_streams", "redis_zsets"]
+__all__ = ["Client", "RedisModel", "redis_groups", "redis_lists", "redis_plain", "redis_streams", "redis_zsets"]
 
 
 class Timer(Protocol):
@@ -44,6 +44,8 @@ class Client:
         self.timer: Timer | None = None
 
 
+Saved = tuple[dict[bytes, Any], dict[bytes, int]]
+"""Values and times to live, by key."""
 Observer = Callable[[Client, list[bytes], bytes], None]
 
 
@@ -79,7 +81,7 @@ class RedisModel:
         client.inbox.clear()
         self._release(client)
 
-    def restart(self, data: object = None) -> None:
+    def restart(self, data: Saved | None = None) -> None:
         """The server ends and starts again, with its data or with saved ones: no clients, no scripts."""
         for client in list(self._clients.values()):
             self.disconnect(client)
@@ -87,7 +89,7 @@ class RedisModel:
         if data is not None:
             self.db.values, self.db.expires_ms = copy.deepcopy(data)
 
-    def save(self) -> object:
+    def save(self) -> Saved:
         """The data as it is now, for a restart."""
         return copy.deepcopy((self.db.values, self.db.expires_ms))
 

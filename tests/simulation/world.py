@@ -14,7 +14,7 @@ from simulation.auditor import ID_LENGTH, Auditor, Case, id_of, number_of
 from simulation.direct import DirectConnection
 from simulation.network import Network, Weather
 from simulation.plan import LONG_S, Asked, Event, Plan, Trouble
-from simulation.redis_model import Client
+from simulation.redis_model import Client, Saved
 from simulation.toy import ToyDevice, ToyModel, config_of, payload_of
 from simulation.trace import Trace
 from simulation.virtual_time import START_NS, Process, VirtualLoop, current
@@ -82,7 +82,7 @@ class World:
         self.workers: list[Worker] = []
         self._numbers = itertools.count(1)
         self._shutting_down = False
-        self._saved: dict[float, object] = {}
+        self._saved: dict[float, Saved] = {}
         self._told_of = {
             sha_of("accept", plan.ready_max).encode(): self.auditor.accepted,
             sha_of("complete", plan.ready_max).encode(): self.auditor.completed,
