@@ -68,6 +68,8 @@ class Pending:
     submits: int = 0
     looked_up_at_ns: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
+    withdrawn: str = ""
+    """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
 
 
 class Submitter:
@@ -239,6 +241,7 @@ class Submitter:
 
     def _cancel(self, p: Pending, *, expired: bool) -> None:
         if p.g3:
+            p.withdrawn = "EXPIRED" if expired else "CANCELLED"
             self._cancels.setdefault((p.queue, expired, p.job is not None), []).append(p.id)
             self._schedule_flush()
 
@@ -302,6 +305,8 @@ class Submitter:
             if status in ("OK", "DUP"):
                 if status == "OK":
                     p.entry_id = detail
+                if p.withdrawn:  # meanwhile; a hand-over that had to load its script first comes after the cancel
+                    self._cancel(p, expired=p.withdrawn == "EXPIRED")
                 if p.job and not p.job.sync and self._remove(p.id) is not None and not p.answer.done():
                     p.g5 = now
                     p.answer.set_result(ACCEPTED)
@@ -315,9 +320,11 @@ class Submitter:
         until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
         while clock.now_ns() < until_ns:
             try:
-                await requests.cancel(self._connection, queue, ids, expired=expired)
+                states = await requests.cancel(self._connection, queue, ids, expired=expired)
                 if not kept:  # of a job, others may still ask for the end
-                    await requests.forget(self._connection, queue, self.gateway, ids)
+                    # Without a record it may be about to get one: forgotten then it would count as live for long.
+                    ended = [id for id, state in zip(ids, states, strict=True) if state != "GONE"]
+                    await requests.forget(self._connection, queue, self.gateway, ended)
                 return
             except BrokerError:
                 await asyncio.sleep(RETRY_S)
