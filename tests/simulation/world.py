@@ -201,6 +201,7 @@ class World:
         name = f"gw-{next(self._numbers)}"
         gateway = Gateway(Process(self.loop, name), Log())
         if i < len(self.gateways):
+            gateway.frozen_until_s = self.gateways[i].frozen_until_s  # what its forerunner answered late
             self.gateways[i] = gateway
         else:
             self.gateways.append(gateway)
