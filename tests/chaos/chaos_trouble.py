@@ -15,7 +15,7 @@ from shared.broker.connection import BrokerError, Connection
 
 SEED_VARIABLE = "CHAOS_SEED"
 """Set it to what a failed run printed, to have the same deeds and requests again; timing stays the machine's own."""
-PAUSE_S = (0.05, 0.4)
+PAUSE_S = (0.03, 0.3)
 """Between two deeds."""
 REDIS_AWAY_S = (0.0, 0.4)
 FROZEN_LEASES = (1.3, 3.0)
@@ -168,6 +168,7 @@ class Trouble:
         assert server.process is not None
         away_s = self.rng.uniform(*REDIS_AWAY_S)
         self._note(f"{Deed.KILL_REDIS}, for {away_s:.2f} s")
+        self.world.redis_killed_at_ns.append(clock.now_ns())
         server.process.kill()
         await server.process.wait()
         await asyncio.sleep(away_s)

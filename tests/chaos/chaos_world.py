@@ -40,6 +40,7 @@ PASS_S = 0.004
 LONG_S = 60.0
 """A deadline that only a lost request meets."""
 RESULT_KEPT_MS = 120_000
+FILE_LAGS_NS = 250_000_000
 TENANTS = tuple(dataclasses.replace(ANYONE, name=f"weight-{weight}", weight=weight) for weight in (1, 2, 4))
 
 
@@ -243,6 +244,8 @@ class Asked:
     end: str = ""
     """answered, wrong, cancelled, accepted (a job), or the code of an error."""
     submits: int = 0
+    accepted_at_ns: int = 0
+    ended_at_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -261,6 +264,7 @@ class World:
     model: Toy = field(default_factory=lambda: Toy(PASS_S))
     defects: list[str] = field(default_factory=list)
     """What nobody caught."""
+    redis_killed_at_ns: list[int] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ids: RequestIds = field(default_factory=RequestIds)
 
@@ -359,9 +363,10 @@ class World:
         finally:
             if pending:
                 gateway.submitter.abandon(pending)
+                asked.accepted_at_ns = pending.g4
                 asked.accepted, asked.submits = bool(pending.g4) and asked.end not in REFUSALS, pending.submits
             call.settle()
-            call.g6 = call.g7 = call.g8 = clock.now_ns()
+            call.g6 = call.g7 = call.g8 = asked.ended_at_ns = clock.now_ns()
             gateway.log.write(call.record(status))
         return asked
 
@@ -371,6 +376,13 @@ class World:
         if reply.body.error_code:
             return ""
         return "answered" if is_right(reply.body, asked.number, asked.kind) else "wrong"
+
+    def may_be_forgotten(self, at_ns: int) -> bool:
+        """True for what Redis confirmed just before it was killed.
+
+        While its append-only file is being synced it puts its writes off, as long as the disk, or its thread, takes.
+        """
+        return any(0 <= killed_at_ns - at_ns < FILE_LAGS_NS for killed_at_ns in self.redis_killed_at_ns)
 
     def expected_end(self, asked: Asked) -> set[str]:
         """How a request may end."""
