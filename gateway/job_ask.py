@@ -19,6 +19,8 @@ class JobAsk(msgspec.Struct, frozen=True, array_like=True):
     wishes: list[tuple[str, bool, int]] = []
 
 
+PLAIN = msgspec.msgpack.encode(JobAsk("", False, 1))
+"""All outputs, as JSON: for what was no job when it was asked."""
 _decoder = msgspec.msgpack.Decoder(JobAsk)
 
 

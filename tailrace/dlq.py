@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gateway.job_ask import PLAIN
 from shared import tensors, wire
 from shared.broker import letters, scripts
 from shared.broker.connection import BrokerError, Connection
@@ -142,7 +143,7 @@ def replay_command(
                 continue
             status, _ = await letters.replay(
                 c, f.queue, f.letter.entry_id,
-                budget_us=int(deadline_s * 1e6), ttl_ms=int(keep_s * 1000), alone=not together,
+                budget_us=int(deadline_s * 1e6), ttl_ms=int(keep_s * 1000), ask=PLAIN, alone=not together,
             )  # fmt: skip
             told = {"OK": f"runs again; result: {job}", "LIVE": "is in the queue already", "GONE": "is gone"}
             click.echo(f"{f.letter.id} {told[status]}")

@@ -60,11 +60,14 @@ async def dead_letters(c: Connection, queue: Queue, *, after: str = "-", count: 
 
 
 async def replay(
-    c: Connection, queue: Queue, entry_id: str, *, budget_us: int, ttl_ms: int, alone: bool = True
+    c: Connection, queue: Queue, entry_id: str, *, budget_us: int, ttl_ms: int, ask: bytes = b"", alone: bool = True
 ) -> tuple[str, str]:
-    """Run a dead letter again, as a job with its old id. Returns OK, LIVE (it is in the queue) or GONE, and the id."""
+    """Run a dead letter again, as a job with its old id. Returns OK, LIVE (it is in the queue) or GONE, and the id.
+
+    `ask` is how to render the result if it was no job before.
+    """
     lane = SUSPECTS if alone else RETRY
-    reply = await scripts.run(c, "replay", (queue.deadlines,), (queue.tag, entry_id, budget_us, ttl_ms, lane))
+    reply = await scripts.run(c, "replay", (queue.deadlines,), (queue.tag, entry_id, budget_us, ttl_ms, lane, ask))
     return reply[0].decode(), reply[1].decode()
 
 

@@ -1,5 +1,6 @@
 -- An operator runs a dead letter again, alone if so wished, as a job that anyone may ask for by its old id.
 -- KEYS  1 deadlines  ARGV  1 T  2 entry id  3 budget us  4 result ttl ms  5 lane (retry or suspects)
+--       6 how to render the result of what was no job
 -- Returns OK and the id, LIVE and the id (it is in the queue already), or GONE (no such letter).
 local T = ARGV[1]
 local entry = redis.call('XRANGE', T .. ':dlq', ARGV[2], ARGV[2])[1]
@@ -13,7 +14,7 @@ local t = now_us()
 local ttl = int(tonumber(ARGV[3]) / 1000 + tonumber(ARGV[4]))
 redis.call('UNLINK', R)
 redis.call('HSET', R, 'a', f.a, 'enq', int(t), 'dl', int(t + tonumber(ARGV[3])), 'gw', '', 'tn', f.tn, 'pr', f.pr,
-  'n', #f.p, 'tp', f.tp, 'as', ARGV[4], 'ask', f.ask)
+  'n', #f.p, 'tp', f.tp, 'as', ARGV[4], 'ask', f.ask ~= '' and f.ask or ARGV[6])
 enqueue(T, rid, T .. ':q:' .. ARGV[5], {'r', rid, 'v', SCHEMA, 'ct', CONTENT_TYPE, 'tp', f.tp, 'ts', '', 'g3', '0'})
 redis.call('PEXPIRE', R, ttl)
 redis.call('SET', T .. ':p:' .. rid, f.p, 'PX', ttl)
