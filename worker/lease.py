@@ -41,9 +41,15 @@ class Keeper:
 
     async def run(self) -> None:
         """Beat for ever."""
+        beats = 0
         while True:
             try:
                 await self.beat()
+                beats += 1
+                if beats % BEATS_PER_LEASE == 0:
+                    # Redis may have given us something unseen later, too: a read of a lost connection that it had not
+                    # noticed yet, a script that ran after we gave up on it, a second that it lost and we did not.
+                    self._loop.adopt_soon()
             except BrokerError:
                 pass  # the connection heals itself; a lease that Redis could not renew is forgiven by its own gap rule
             await asyncio.sleep(self._lease_us / 1e6 / BEATS_PER_LEASE)

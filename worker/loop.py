@@ -148,8 +148,12 @@ class WorkerLoop:
     def connection_changed(self, up: bool) -> None:
         """After a reconnection: a delivery may have been lost with the old connection, so look at what is ours."""
         if up:
-            self._adopt_due = True
-            self._wake.set()
+            self.adopt_soon()
+
+    def adopt_soon(self) -> None:
+        """Look at what Redis says is ours, at the next chance."""
+        self._adopt_due = True
+        self._wake.set()
 
     def drop(self, ids: Sequence[str]) -> None:
         """Forget requests that wait here but are not ours any more: handed on."""

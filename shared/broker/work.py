@@ -178,14 +178,25 @@ async def wait_for_entries(
 async def own_entries(c: Connection, queue: Queue, consumer: str) -> list[Entry]:
     """What Redis holds for this worker: after a lost reply, some of it may be news."""
     by_lane = {lane.encode(): (queue, lane) for lane in (*queue.lanes, queue.suspects)}
+    command: list[Argument] = [
+        "XREADGROUP",
+        "GROUP",
+        GROUP,
+        consumer,
+        "COUNT",
+        1000,
+        "STREAMS",
+        *by_lane,
+        *["0"] * len(by_lane),
+    ]
     try:
-        reply = await c.call(
-            "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1000, "STREAMS", *by_lane, *["0"] * len(by_lane)
-        )
+        reply = await c.call(*command)
     except ReplyError as e:
         if e.code != "NOGROUP":
             raise
-        return []
+        # One lane may have lost its group, and the others hold something.
+        await ensure_groups(c, queue)
+        reply = await c.call(*command)
     return [entry for entries in _entries(reply, by_lane).values() for entry in entries]
 
 
