@@ -72,7 +72,7 @@ async def test_nothing_grows_with_the_number_of_requests(scene: Scene) -> None:
 
 @pytest.mark.parametrize("redis_server", NAMES[:1], indirect=True)
 async def test_what_others_hold_makes_no_script_slow(scene: Scene) -> None:
-    """A hundred thousand entries are pending at a worker that lives: nobody else pays for that (row 9: docket #463)."""
+    """A hundred thousand entries, pending at a live worker, slow nobody down (row 9: docket #463; complaint 50)."""
     text = "for i = 1, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', 'r', i) end"
     await scene.c.call("EVAL", text, 1, scene.queue.lanes[NORMAL], HELD_BY_OTHERS)
     text = "return #redis.call('XREADGROUP', 'GROUP', ARGV[1], 'busy', 'COUNT', ARGV[2], 'STREAMS', KEYS[1], '>')[1][2]"

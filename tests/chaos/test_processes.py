@@ -79,7 +79,7 @@ async def test_each_worker_is_killed_in_turn(pair: Stack, broker: redis.asyncio.
 async def test_a_long_job_with_a_beating_worker_runs_once(
     pair: Stack, broker: redis.asyncio.Redis, urls: list[str]
 ) -> None:
-    """Three leases long: it is not handed on while its worker lives (complaint 48)."""
+    """Three leases long: it is not handed on while its worker lives (complaints 48, 53)."""
     async with e2e_stack.clients() as session:
         told = await ask(session, urls[0], 77, ms=int(3 * LEASE_S * 1000))
 
