@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import e2e_stack
 import pytest
@@ -91,7 +90,7 @@ async def test_what_never_passes_is_given_up_with_its_own_error(temper: Stack, l
 
 
 async def test_a_request_that_kills_its_worker_takes_nobody_along(temper: Stack, letters: redis.Redis) -> None:
-    """complaints 56: the others of its batch run again, each alone; the poison ends as a dead letter after three crashes."""
+    """complaint 56: the others of its batch run again, each alone; the poison is a dead letter after three crashes."""
     told = await ask(temper.url, 1, 2, 3, KILLS, 4, 5, 6, 7)
     status, text = told.pop(KILLS)
     assert status == 500

@@ -16,7 +16,8 @@ TRIES = {LATER: 3, STUBBORN: 4, NEVER: 1_000_000}
 class Temper(Model):
     """`n` INT64 [1] -> `answer` FP64 [1]."""
 
-    seen: Counter[int] = Counter()
+    def __init__(self) -> None:
+        self.seen: Counter[int] = Counter()
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         numbers = batch["n"].flatten().tolist()
