@@ -34,7 +34,7 @@ def status(stack: Stack, probe: str) -> int:
 
 
 def test_ready_turns_400_soon_after_the_only_worker_died_and_comes_back_with_the_next(stack: Stack) -> None:
-    """A dead worker, and health says OK (complaint 57: pytorch/serve#2357, LitServe#532): here ready follows its lease."""
+    """A dead worker, and health says OK (complaint 57: pytorch/serve#2357, LitServe#532): ready follows its lease."""
     assert (status(stack, "ready"), status(stack, "live")) == (200, 200)
     worker = stack.main.child("worker")
     worker.send_signal(signal.SIGKILL)
