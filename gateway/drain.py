@@ -9,6 +9,8 @@ just then; `docs/architecture.md` says who may repeat what.
 """
 
 import asyncio
+import os
+import socket
 
 from aiohttp import web
 
@@ -16,10 +18,12 @@ from gateway.directory import Directory
 from shared import clock
 from shared.broker.connection import BrokerError, Connection
 
-FIRST_LOOK_S = 2.0
+FIRST_LOOK_S = 5.0
 """Without Redis a gateway listens all the same, and tells its clients."""
 LAST_REQUEST_S = 1.0
 """So long an open connection may bring one more request after the gateway was told to stop."""
+ACCEPT_S = 0.05
+"""Time enough to accept what the kernel has let in."""
 _LOOK_AGAIN_S = 0.02
 
 
@@ -31,6 +35,18 @@ async def know_the_fleet(connection: Connection, directory: Directory) -> None:
             await directory.survey()
     except (BrokerError, TimeoutError):
         pass  # the directory goes on trying
+
+
+async def close_the_door(site: web.TCPSite) -> None:
+    """Listen no more, and reset as few as possible of those that the kernel has let in and nobody has accepted yet.
+
+    It lets no more in while those are accepted: whoever comes meanwhile tries again, and is refused then.
+    """
+    for listening in site._server.sockets if site._server else ():  # type: ignore[attr-defined]  # as aiohttp does
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(0)
+    await asyncio.sleep(ACCEPT_S)
+    await site.stop()
 
 
 async def let_clients_leave(server: web.Server) -> None:

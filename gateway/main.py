@@ -12,7 +12,7 @@ from aiohttp import web
 from gateway.bodies import BodyBudget
 from gateway.directory import Directory
 from gateway.door import Door
-from gateway.drain import know_the_fleet, let_clients_leave
+from gateway.drain import close_the_door, know_the_fleet, let_clients_leave
 from gateway.durability import Confirmations
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
@@ -147,7 +147,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         await asyncio.wait([waiting_to_stop, *beside], return_when=asyncio.FIRST_COMPLETED)
         handlers.draining = http.draining = results.stopping = True
         human.info("stopping: finishing what is held", requests=len(submitter.pending))
-        await site.stop()
+        await close_the_door(site)
         await let_clients_leave(server)
         await submitter.drain(settings.drain_s)
         await runner.cleanup()

@@ -220,11 +220,12 @@ async def settle(admin: Connection) -> list[str]:
 
 def report(soak: Soak, stuck: list[str], broken: list[str], rss: dict[str, float]) -> bool:
     """Print the summary; True when all is well."""
-    torn = [t for t in soak.traffic.bad if t.status == 0 and is_refused_or_killed(t, soak)]
+    torn = [t for t in soak.traffic.bad if is_excused(t, soak)]
     bad = [t for t in soak.traffic.bad if t not in torn]
     print(f"\ndeeds: {dict(soak.deeds)}")
     print(soak.traffic)
-    print(f"refused, or torn with their gateway: {len(torn)}; memory in MiB: { {n: round(m) for n, m in rss.items()} }")
+    print(f"refused, told to come back, or torn with their gateway: {len(torn)}")
+    print(f"memory in MiB: { {n: round(m) for n, m in rss.items()} }")
     print(f"unexpected {len(bad)}, double {len(soak.traffic.twice)}, stuck {len(stuck)}, breaches {len(broken)}")
     for finding in (*bad[:10], *soak.traffic.twice[:10], *stuck[:10], *broken[:10]):
         print(f"  {finding}")
@@ -233,8 +234,13 @@ def report(soak: Soak, stuck: list[str], broken: list[str], rss: dict[str, float
     return ok
 
 
-def is_refused_or_killed(told: Told, soak: Soak) -> bool:
-    """A connection that was refused can be made elsewhere; one may break only with its gateway."""
+def is_excused(told: Told, soak: Soak) -> bool:
+    """A connection that was refused can be made elsewhere; one may break only with its gateway.
+
+    A gateway that starts while Redis is away knows no model, and says so.
+    """
+    if told.status:
+        return told.status == 503 and "no worker has announced itself yet" in told.text
     return told.text.startswith("ClientConnectorError") or any(
         0 <= told.ended_at_ns - killed_at_ns < TORN_WITHIN_S * 1e9 for killed_at_ns in soak.gateways_killed_at_ns
     )
