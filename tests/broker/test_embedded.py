@@ -64,6 +64,22 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(own_server
         assert delivered >= set(accepted)
 
 
+async def test_a_server_that_still_loads_its_file_is_waited_for(
+    own_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed for being slow it would begin again from the start, for ever."""
+    text = "for i = 1, 400000 do redis.call('SET', KEYS[1], i) end"
+    async with Connection(own_server.url, "test", read_limit_s=60) as c:
+        await soon(c.wait_connected())
+        await c.call("EVAL", text, 1, "k")
+    await kill(own_server)
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.5)
+    await own_server.start()
+    async with Connection(own_server.url, "test") as c:
+        await soon(c.wait_connected())
+        assert await c.call("GET", "k") == b"400000"
+
+
 async def test_a_stop_in_good_order_keeps_everything(own_server: EmbeddedRedis) -> None:
     """Stopped and started again, the server has what it had; stopping twice is stopping once."""
     async with Connection(own_server.url, "test") as c:
