@@ -9,8 +9,11 @@ just then; `docs/architecture.md` says who may repeat what.
 """
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import socket
+import struct
 
 from aiohttp import web
 
@@ -26,6 +29,22 @@ ACCEPT_S = 0.05
 """Time enough to accept what the kernel has let in."""
 _LOOK_AGAIN_S = 0.02
 
+_SO_ATTACH_FILTER = 26
+"""Linux. Elsewhere this option is refused, and some may be reset."""
+_PROGRAM = ctypes.create_string_buffer(
+    b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (0x30, 0, 0, 13),  # load the byte of the TCP header with the flags
+            (0x45, 0, 1, 0x02),  # is it a SYN?
+            (0x06, 0, 0, 0),  # then drop it
+            (0x06, 0, 0, 0xFFFFFFFF),
+        )
+    )
+)
+_NO_SYN = struct.pack("@HP", 4, ctypes.addressof(_PROGRAM))
+"""A `struct sock_fprog`: a packet filter (classic BPF, see filter(7)) that lets no new connection in."""
+
 
 async def know_the_fleet(connection: Connection, directory: Directory) -> None:
     """Look at the fleet before the first client comes."""
@@ -38,13 +57,14 @@ async def know_the_fleet(connection: Connection, directory: Directory) -> None:
 
 
 async def close_the_door(site: web.TCPSite) -> None:
-    """Listen no more, and reset as few as possible of those that the kernel has let in and nobody has accepted yet.
+    """Listen no more, without resetting those that the kernel has let in and nobody has accepted yet.
 
-    It lets no more in while those are accepted: whoever comes meanwhile tries again, and is refused then.
+    First the kernel is told to overlook whoever knocks (his next try, a second later, is refused); then those who are
+    in are accepted; then nobody is left whom closing could reset.
     """
     for listening in site._server.sockets if site._server else ():  # type: ignore[attr-defined]  # as aiohttp does
-        with socket.socket(fileno=os.dup(listening.fileno())) as same:
-            same.listen(0)
+        with socket.socket(fileno=os.dup(listening.fileno())) as same, contextlib.suppress(OSError):
+            same.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _NO_SYN)
     await asyncio.sleep(ACCEPT_S)
     await site.stop()
 

@@ -23,16 +23,16 @@ SHOWN_ELSEWHERE = {
     "lease_s": "tests/e2e/test_failures.py",
     "model_repository": "tests/e2e/test_scale.py",
     "pass_max_s": "tests/e2e/test_poison.py",
-    "tenants": "tests/e2e/test_tenants.py",
+    "tenants": "tests/e2e/test_tenants_e2e.py",
     "job_timeout_s": "tests/e2e/test_jobs.py",
     "job_ttl_s": "tests/e2e/test_jobs.py",
     "job_wait_s": "tests/e2e/test_jobs.py",
     "job_durability": "tests/e2e/test_durability.py",
     "durable_wait_s": "tests/e2e/test_durability.py",
     "idempotency_ttl_s": "tests/e2e/test_idempotency.py",
-    "webhook_hosts": "tests/e2e/test_webhooks.py",
-    "webhook_secret": "tests/e2e/test_webhooks.py",
-    "webhook_tries": "tests/e2e/test_webhooks.py",
+    "webhook_hosts": "tests/e2e/test_webhooks_e2e.py",
+    "webhook_secret": "tests/e2e/test_webhooks_e2e.py",
+    "webhook_tries": "tests/e2e/test_webhooks_e2e.py",
 }
 """Settings whose effect a test of its own shows, which must name the setting."""
 
