@@ -43,7 +43,7 @@ _PROGRAM = ctypes.create_string_buffer(
     )
 )
 _NO_SYN = struct.pack("@HP", 4, ctypes.addressof(_PROGRAM))
-"""A `struct sock_fprog`: a packet filter (classic BPF, see filter(7)) that lets no new connection in."""
+"""A `struct sock_fprog`: a packet filter (classic BPF, see socket(7)) that lets no new connection in."""
 
 
 async def know_the_fleet(connection: Connection, directory: Directory) -> None:
