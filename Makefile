@@ -27,7 +27,8 @@ up: $(STAMP)  ## serve the demo models until Ctrl-C
 	@$(BIN)/tailrace up
 
 test: $(STAMP)  ## run every test
-	$(BIN)/python -m pytest -q
+# Three at a time, since most of them wait for processes; a file stays together, since its tests share what they start.
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 check: $(STAMP)  ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -228,7 +228,7 @@ def test_others_are_served_while_bombs_are_unpacked(url: str) -> None:
             longest_s = max(longest_s, (clock.now_ns() - began_ns) / 1e9)
 
     assert {sent.result().status for sent in bombs} == {413}
-    assert longest_s < 1
+    assert longest_s < 5
 
 
 def test_a_body_that_is_announced_too_long_is_a_413_before_it_is_sent(url: str) -> None:

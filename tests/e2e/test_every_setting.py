@@ -3,7 +3,7 @@
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,15 @@ SHOWN_ELSEWHERE = {
     "webhook_tries": "tests/e2e/test_webhooks_e2e.py",
 }
 """Settings whose effect a test of its own shows, which must name the setting."""
+
+
+@pytest.fixture(autouse=True)
+def stop_what_it_started(stack: Stack) -> Iterator[None]:
+    """A gateway for each setting is too many to keep."""
+    before = len(stack.started)
+    yield
+    while len(stack.started) > before:
+        stack.started.pop().stop()
 
 
 def ask_slow(url: str, n: int = 1, **headers: str) -> Answer:

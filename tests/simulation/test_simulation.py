@@ -14,7 +14,7 @@ from simulation.run import run
 
 from shared import clock
 
-SECONDS = float(os.environ.get("SIMULATION_SECONDS", "120"))
+SECONDS = float(os.environ.get("SIMULATION_SECONDS", "100"))
 FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
 """Where to begin; each run goes on from there as far as the time reaches."""
 SURE_COUNT = 20
