@@ -1,7 +1,9 @@
 """Request bodies in, response bodies out: bounded, unpacked and packed beside the event loop."""
 
 import asyncio
+import contextlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -23,6 +25,18 @@ class BodyBudget:
 
     bytes_max: int
     held: int = 0
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Count a body that is kept for a while. Raises QUEUE_FULL when it would break the budget."""
+        if self.held + size > self.bytes_max:
+            text = f"this gateway holds {self.held} bytes of bodies already; retry after 1 s"
+            raise TailraceError(ErrorKind.QUEUE_FULL, text, retry_after_s=1)
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
 
 async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget) -> bytes:

@@ -33,7 +33,7 @@ from gateway.tenants import ANYONE, Tenant
 from gateway.webhooks import AllowedHosts
 from shared import clock, wire
 from shared.broker.requests import Job
-from shared.errors import BadRequest
+from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.keys import Queue
 from shared.settings import GatewaySettings
 
@@ -182,8 +182,13 @@ class Inference:
                 return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
             except SameRequest as same:
                 first = same.request_id
-            found = await self._results.until_end(queue, first, call.g0 + budget_ns)
+            # Whoever waits holds its body, and counts for that.
+            with self._budget.holding(len(body)):
+                found = await self._results.until_end(queue, first, call.g0 + budget_ns)
             call.parts[0].g5 = call.g6 = clock.now_ns()
+            if (found is None or not has_ended(found)) and self._results.stopping:
+                text = "the gateway is stopping; the request goes on: send it again with the same key, after 1 s"
+                raise TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1)
             if found is None or not has_ended(found):
                 raise late_error(late)
             if stands(found):

@@ -29,7 +29,7 @@ from shared.keys import SAFE_NAME, Queue
 from shared.lifecycle import State
 from shared.settings import GatewaySettings
 
-JOB_ID = re.compile(r"[0-9a-f]{32}")
+JOB_ID = re.compile(r"[0-9a-f]{32}(-\d{1,4})?")
 RETRY_AFTER = ("Retry-After", "1")
 _QUEUED = frozenset({State.WAITING, State.QUEUED, State.DELAYED})
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from gateway.bodies import BodyBudget
 from gateway.directory import Directory
 from gateway.door import Door
-from gateway.drain import close_the_door, know_the_fleet, let_clients_leave
+from gateway.drain import LAST_REQUEST_S, close_the_door, know_the_fleet, let_clients_leave
 from gateway.durability import Confirmations
 from gateway.handlers import Handlers
 from gateway.http import Http, Server
@@ -35,6 +35,8 @@ from shared.process import begin, shown_command, tell_ready
 from shared.settings import GatewaySettings
 
 BACKLOG = 4096
+CLEANUP_S = 1.5
+"""What connections may still take when every answer has been given, or given up."""
 
 
 def main(settings: GatewaySettings) -> int:
@@ -107,8 +109,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     handlers.add_to(routes)
     http = Http(routes, log, watch, clock.clock_id(), lambda: len(submitter.pending))
     server = Server(http.serve, handler_cancellation=True, auto_decompress=False, access_log=None)
-    # aiohttp takes 0 for no limit.
-    runner = web.ServerRunner(server, shutdown_timeout=max(settings.drain_s, 0.001))
+    runner = web.ServerRunner(server, shutdown_timeout=CLEANUP_S)
 
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -149,7 +150,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         human.info("stopping: finishing what is held", requests=len(submitter.pending))
         await close_the_door(site)
         await let_clients_leave(server)
-        await submitter.drain(settings.drain_s)
+        await submitter.drain(max(0.0, settings.drain_s - LAST_REQUEST_S))
         await runner.cleanup()
         await confirmations.close()
         status = 0

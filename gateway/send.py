@@ -23,6 +23,7 @@ async def send(request: web.BaseRequest, reply: HttpReply, lines: str) -> web.St
     `lines` are header lines beside those of the reply, each "name: value" and CR LF; no value may hold a line break.
     """
     body = reply.body
+    transport = request.transport
     if (
         reply.status == 200
         and not reply.close
@@ -30,8 +31,9 @@ async def send(request: web.BaseRequest, reply: HttpReply, lines: str) -> web.St
         and request.keep_alive
         and request.version == HttpVersion11
         and request.method != "HEAD"
+        # A client that sends on and never reads must wait, which aiohttp sees to.
+        and (transport is None or transport.get_write_buffer_size() <= WHOLE_BYTES_MAX)
     ):
-        transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
         own = "".join([f"{name}: {value}\r\n" for name, value in reply.headers]) if reply.headers else ""

@@ -32,6 +32,8 @@ RECONCILE_INTERVAL_S = 1.0
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
 CANCEL_TRIES_S = 30.0
+LAST_WORDS_S = 1.0
+"""A gateway that stops and gives requests up takes so long to say so to Redis."""
 
 
 class SameRequest(Exception):
@@ -203,6 +205,14 @@ class Submitter:
         while (self.pending or self._tasks) and clock.now_ns() < until_ns:
             waited_for = [p.answer for p in self.pending.values()] + list(self._tasks)
             await asyncio.wait(waited_for, timeout=(until_ns - clock.now_ns()) / 1e9)
+        if self.pending:
+            for p in list(self.pending.values()):
+                text = "the gateway is stopping and did not get the answer in time; retry after 1 s"
+                self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
+                if p.job is None:
+                    self._cancel(p, expired=False)
+            self._flush()
+            await asyncio.wait(self._tasks, timeout=LAST_WORDS_S) if self._tasks else None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -235,7 +245,8 @@ class Submitter:
         waiting.append(p)
         if len(waiting) >= HAND_OVER_AT:
             del self._outbox[p.queue]
-            self.own(self._accept(p.queue, waiting))
+            for part in _slices(waiting):
+                self.own(self._accept(p.queue, part))
         else:
             self._schedule_flush()
 

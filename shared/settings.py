@@ -105,7 +105,7 @@ class WorkerSettings(CommonSettings):
         1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1
     )
     pass_max_s: float = setting(
-        120.0, "A forward pass that takes longer is taken for hung: its worker ends, its requests run alone.", min=0.1
+        45.0, "A forward pass that takes longer is taken for hung: its worker ends, its requests run alone.", min=0.1
     )
 
 

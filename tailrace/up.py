@@ -159,7 +159,7 @@ class Stack:
             started_ns = clock.now_ns()
             try:
                 await redis.start()
-            except NoRedis as e:
+            except (NoRedis, OSError) as e:
                 humanlog.get().warning("the embedded Redis did not start", reason=str(e))
                 continue
             if self._log is None:
@@ -221,7 +221,13 @@ async def _main(options: UpOptions) -> None:
     told = told_to_stop()
     stack = Stack(options)
     try:
-        await stack.start()
+        starting = asyncio.create_task(stack.start())  # a Redis with much data takes its time
+        await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return
+        await starting
         ready = asyncio.create_task(stack.wait_ready())
         await asyncio.wait([ready, told], return_when=asyncio.FIRST_COMPLETED)
         if not told.done():

@@ -132,14 +132,17 @@ class WorkerLoop:
             waiting = list(served.jobs.values())
             if not waiting:
                 continue
+            served.jobs.clear()  # none may begin while it is being handed back
             try:
                 held = [(job.delivery.id, job.delivery.attempt) for job in waiting]
                 released = await work.release(self._connection, served.queue, self.name, held)
             except BrokerError:
-                continue  # then they are finished here
+                served.jobs.update((job.delivery.id, job) for job in waiting)  # then they are finished here
+                continue
             now = clock.now_ns()
             self._log.write(Evt("release", now, now, {"queue": str(served.queue), "requests": released}))
-            self.drop([job.delivery.id for job in waiting])
+            for job in waiting:
+                self._release(job)
 
     def longest_pass_ns(self) -> int:
         """How long the oldest pass has been in the device; 0 when it is idle."""

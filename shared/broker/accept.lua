@@ -36,8 +36,9 @@ local function why_not(i, size)  -- nil when there is room
   if not held then held = tonumber(redis.call('HGET', T .. ':c', 't:' .. tenant) or 0); tenants[tenant] = held end
   if held >= (own_max > 0 and own_max or tenant_max) then return 'TENANT', int(held) end
   if pace > 0 then
-    local before = 0
-    for k = 1, priority do before = before + ahead[k] end
+    -- Of its own priority: tenants take turns once there is a backlog, so what others have waiting is not all before it.
+    local before = math.min(ahead[priority], READY_MAX + held)
+    for k = 1, priority - 1 do before = before + ahead[k] end
     local wait = before / pace
     if wait > tonumber(ARGV[i + 1]) then return 'HOPELESS', int(wait) end
   end

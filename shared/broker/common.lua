@@ -74,11 +74,11 @@ end
 
 -- Dead letters: whole in one entry, so that nothing else has to be kept. The oldest go when there are too many.
 local function bury(T, rid, why, answer)
-  local h = redis.call('HMGET', T .. ':r:' .. rid, 'a', 'er', 'cr', 'lo', 'own', 'tn', 'pr', 'tp', 'enq', 'ask')
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'a', 'er', 'cr', 'lo', 'own', 'tn', 'pr', 'tp', 'enq', 'ask', 'hook')
   local payload, dlq = redis.call('GET', T .. ':p:' .. rid) or '', T .. ':dlq'
   redis.call('XADD', dlq, '*', 'r', rid, 'why', why, 'a', h[1] or '0', 'er', h[2] or '0', 'cr', h[3] or '0',
     'lo', h[4] or '0', 'own', h[5] or '', 'tn', h[6] or '', 'pr', h[7] or '2', 'tp', h[8] or '', 'enq', h[9] or '0',
-    'ask', h[10] or '', 'end', answer, 'p', payload)
+    'ask', h[10] or '', 'hook', h[11] or '', 'end', answer, 'p', payload)
   local bytes = redis.call('HINCRBY', T .. ':stats', 'dlq_bytes', #payload)
   if redis.call('XLEN', dlq) == 1 then  -- an operator may have deleted the others
     bytes = #payload

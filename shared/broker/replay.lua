@@ -15,6 +15,7 @@ local ttl = int(tonumber(ARGV[3]) / 1000 + tonumber(ARGV[4]))
 redis.call('UNLINK', R)
 redis.call('HSET', R, 'a', f.a, 'enq', int(t), 'dl', int(t + tonumber(ARGV[3])), 'gw', '', 'tn', f.tn, 'pr', f.pr,
   'n', #f.p, 'tp', f.tp, 'as', ARGV[4], 'ask', f.ask ~= '' and f.ask or ARGV[6])
+if f.hook and f.hook ~= '' then redis.call('HSET', R, 'hook', f.hook) end
 enqueue(T, rid, T .. ':q:' .. ARGV[5], {'r', rid, 'v', SCHEMA, 'ct', CONTENT_TYPE, 'tp', f.tp, 'ts', '', 'g3', '0'})
 redis.call('PEXPIRE', R, ttl)
 redis.call('SET', T .. ':p:' .. rid, f.p, 'PX', ttl)

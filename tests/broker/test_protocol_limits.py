@@ -61,6 +61,16 @@ async def test_only_what_goes_before_it_makes_a_request_hopeless(scene: Scene) -
         assert (await scene.accept(f"p-{priority}", priority=priority, budget_us=300_000))[0][0] == status
 
 
+async def test_the_backlog_of_one_tenant_makes_no_other_one_hopeless(scene: Scene) -> None:
+    """Tenants take turns: of another's backlog no more is before a request than may be ready."""
+    await pace(scene, "w-1", 100_000)
+    for i in range(10):
+        await scene.accept(*(f"flood-{i}-{n}" for n in range(50)), tenant="flood")
+    in_s = (READY_MAX + 5) / 10
+    assert (await scene.accept("a", tenant="small", budget_us=int(in_s * 1e6)))[0][0] == "OK"
+    assert (await scene.accept("b", tenant="flood", budget_us=int(in_s * 1e6)))[0][0] == "HOPELESS"
+
+
 @pytest.mark.parametrize("goes", ["lost", "leaves"])
 async def test_a_worker_that_is_gone_promises_nothing(scene: Scene, goes: str) -> None:
     """Its pace goes with it: with nobody there, nothing can be foreseen and requests wait for somebody to come."""
