@@ -1,6 +1,7 @@
 """What the tests share: real servers, clean connections, and the promise that nothing is left behind."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -112,4 +113,17 @@ async def through(proxy: Proxy, impatient: float) -> AsyncIterator[Connection]:
 def short_dir() -> Iterator[Path]:
     """A directory of the test's own with a path short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="tr-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def memory_dir() -> Iterator[Path]:
+    """The same on no disk, where there is such a thing.
+
+    While a disk is busy syncing, Redis puts its writes off, and a kill then loses what it has confirmed already (`INFO
+    persistence: aof_delayed_fsync`).
+    """
+    shared_memory = "/dev/shm"
+    where = shared_memory if os.access(shared_memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="tr-", dir=where) as folder:
         yield Path(folder)

@@ -80,7 +80,7 @@ class Pipe(asyncio.Protocol):
             if future.done():
                 continue  # its caller was cancelled
             if isinstance(reply, ReplyError):
-                future.set_exception(reply)
+                fail(future, reply)
             else:
                 future.set_result(reply)
 

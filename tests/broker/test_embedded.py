@@ -25,9 +25,9 @@ from shared.broker.embedded import EmbeddedRedis, NoRedis, find_server
 
 
 @pytest_asyncio.fixture(params=NAMES)
-async def own_server(request: pytest.FixtureRequest, short_dir: Path) -> AsyncIterator[EmbeddedRedis]:
+async def own_server(request: pytest.FixtureRequest, memory_dir: Path) -> AsyncIterator[EmbeddedRedis]:
     """A running server for one test, which may do what it likes to it."""
-    server = EmbeddedRedis(short_dir / "redis", binary=binaries()[request.param])
+    server = EmbeddedRedis(memory_dir / "redis", binary=binaries()[request.param])
     await server.start()
     yield server
     await server.stop()

@@ -1,9 +1,7 @@
 """Everything goes wrong within ten seconds, under load: each request is answered, once, and nothing stays behind."""
 
-import os
 import random
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -71,16 +69,6 @@ async def run(
     if any(bad):
         print("\n".join([*trouble.story, *map(str, bad)]))
     return verdict
-
-
-@pytest.fixture
-def memory_dir() -> Iterator[Path]:
-    """A directory that no disk slows down, where there is such a thing."""
-    shared_memory = "/dev/shm"
-    with tempfile.TemporaryDirectory(
-        prefix="tr-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
-    ) as d:
-        yield Path(d)
 
 
 @pytest_asyncio.fixture

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from shared import clock
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _LOOK_AGAIN_S = 0.005
 
 T = TypeVar("T")
