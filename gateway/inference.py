@@ -24,7 +24,7 @@ from gateway.job_ask import digest_of, encode_ask
 from gateway.jobs import Jobs, result_of
 from gateway.oip_reply import empty_reply, render_infer
 from gateway.oip_request import InferCall, parse_infer
-from gateway.refusals import late_error
+from gateway.refusals import late_error, stopping_error
 from gateway.reply import HttpReply, infer_reply
 from gateway.results import Results, has_ended, stands
 from gateway.routes import MODEL, VERSION, Routes
@@ -33,7 +33,7 @@ from gateway.tenants import ANYONE, Tenant
 from gateway.webhooks import AllowedHosts
 from shared import clock, wire
 from shared.broker.requests import Job
-from shared.errors import BadRequest, ErrorKind, TailraceError
+from shared.errors import BadRequest
 from shared.keys import Queue
 from shared.settings import GatewaySettings
 
@@ -186,11 +186,8 @@ class Inference:
             with self._budget.holding(len(body)):
                 found = await self._results.until_end(queue, first, call.g0 + budget_ns)
             call.parts[0].g5 = call.g6 = clock.now_ns()
-            if (found is None or not has_ended(found)) and self._results.stopping:
-                text = "the gateway is stopping; the request goes on: send it again with the same key, after 1 s"
-                raise TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1)
             if found is None or not has_ended(found):
-                raise late_error(late)
+                raise stopping_error() if self._results.stopping else late_error(late)
             if stands(found):
                 reply = await compress_if_asked(request, result_of(queue, found))
                 return reply._replace(headers=(*reply.headers, ("x-tailrace-first-request-id", first)))

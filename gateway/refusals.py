@@ -16,6 +16,12 @@ def late_error(kind: ErrorKind) -> TailraceError:
     )
 
 
+def stopping_error() -> TailraceError:
+    """The error of whoever waits behind an idempotency key at a gateway that stops."""
+    text = "the gateway is stopping; the request goes on: send it again with the same key, after 1 s"
+    return TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1)
+
+
 def refusal(queue: Queue, tenant: Tenant, status: str, detail: str, *, left_s: float) -> TailraceError:
     """Why Redis did not take a request, by the status that accept.lua gave; `left_s` until its deadline."""
     match status:

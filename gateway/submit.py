@@ -206,18 +206,23 @@ class Submitter:
             waited_for = [p.answer for p in self.pending.values()] + list(self._tasks)
             await asyncio.wait(waited_for, timeout=(until_ns - clock.now_ns()) / 1e9)
         if self.pending:
-            for p in list(self.pending.values()):
-                text = "the gateway is stopping and did not get the answer in time; retry after 1 s"
-                self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
-                if p.job is None:
-                    self._cancel(p, expired=False)
-            self._flush()
-            await asyncio.wait(self._tasks, timeout=LAST_WORDS_S) if self._tasks else None
+            self._give_up()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=LAST_WORDS_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        """Answer all that is pending with an error, and withdraw it."""
+        for p in list(self.pending.values()):
+            text = "the gateway is stopping and did not get the answer in time; retry after 1 s"
+            self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
+            if p.job is None:
+                self._cancel(p, expired=False)
+        self._flush()
 
     def _remove(self, id: str) -> Pending | None:
         p = self.pending.pop(id, None)
