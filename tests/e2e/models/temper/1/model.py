@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections import Counter
+from pathlib import Path
 
 from torch import Tensor
 
@@ -13,11 +13,15 @@ KILLS, RAISES, LATER, NEVER, HANGS, INFINITE, STUBBORN = 1001, 1002, 1003, 1004,
 TRIES = {LATER: 3, STUBBORN: 4, NEVER: 1_000_000}
 
 
+def tried(number: int) -> int:
+    """How often a number has been tried, this time too: by all workers that serve this folder together."""
+    with Path(__file__).with_name(f"{number}.tries").open("ab") as tries:
+        tries.write(b".")
+        return tries.tell()
+
+
 class Temper(Model):
     """`n` INT64 [1] -> `answer` FP64 [1]."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[int] = Counter()
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         numbers = batch["n"].flatten().tolist()
@@ -30,9 +34,8 @@ class Temper(Model):
         for number in TRIES.keys() & set(numbers):
             if len(numbers) > 1:
                 raise ModelRetry("in company it is too early, too")
-            self.seen[number] += 1
-            if self.seen[number] < TRIES[number]:
-                raise ModelRetry(f"try {self.seen[number]} was too early")
+            if (seen := tried(number)) < TRIES[number]:
+                raise ModelRetry(f"try {seen} was too early")
         answer = batch["n"].double() * 3 + 1
         answer[batch["n"] == INFINITE] = float("inf")
         return answer
