@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import redis.asyncio
 from support.proxy import Proxy
 from support.servers import NAMES, binaries
 from support.waiting import eventually, soon
@@ -20,20 +21,20 @@ REPLICA, DISK, BOTH = Durability(replicas=1), Durability(disk=True), Durability(
 
 @dataclass
 class Server:
-    """A primary with an append-only file and its replica."""
+    """A primary with an append-only file and its replica, which our own connections would refuse."""
 
     c: Connection
-    replica: Connection
+    replica: redis.asyncio.Redis
     address: tuple[str, str]
     knows_waitaof: bool
 
     async def replicate(self) -> None:
         """The replica follows."""
-        await self.replica.call("REPLICAOF", *self.address)
+        await self.replica.replicaof(*self.address)
         await eventually(self._has_caught_up, "the replica has everything")
 
     async def _has_caught_up(self) -> bool:
-        return b"master_link_status:up" in await self.replica.call("INFO", "replication")
+        return (await self.replica.info("replication"))["master_link_status"] == "up"
 
 
 @pytest_asyncio.fixture(params=NAMES)
@@ -47,10 +48,9 @@ async def server(request: pytest.FixtureRequest, short_dir: Path) -> AsyncIterat
             await one.start()
             stack.push_async_callback(one.stop)
         proxy = await stack.enter_async_context(Proxy(primary.socket))
-        c, replica = (Connection(one.url, "test", read_limit_s=10) for one in (primary, other))
-        for connection in (c, replica):
-            await stack.enter_async_context(connection)
-            await soon(connection.wait_connected())
+        c = await stack.enter_async_context(Connection(primary.url, "test", read_limit_s=10))
+        replica = await stack.enter_async_context(redis.asyncio.from_url(other.url))
+        await soon(c.wait_connected())
         await c.call("CONFIG", "SET", "repl-diskless-sync-delay", 0)
         host, _, port = proxy.url.rpartition("/")[2].rpartition(":")
         known = await c.call("COMMAND", "INFO", "WAITAOF")
