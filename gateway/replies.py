@@ -14,6 +14,8 @@ from shared.keys import Queue
 BLOCK_MS = 1_000
 LISTEN_INTERVAL_S = 1.0
 RETRY_S = 0.05
+FORGET_AFTER_S = 0.05
+"""Finished records are deleted so much later, many in one call: the deletion of each would cost a round trip."""
 
 
 class Replies:
@@ -27,6 +29,8 @@ class Replies:
         self._streams: dict[Queue, str] = {}
         self._offsets: dict[str, _Offset] = {}
         self._followers: dict[str, list[asyncio.Future[None]]] = {}
+        self._answered: dict[Queue, list[str]] = {}
+        """Requests whose records can be forgotten."""
 
     async def add(self, queue: Queue) -> None:
         """Open the reply stream of a queue. Raises BrokerError."""
@@ -76,13 +80,11 @@ class Replies:
                 await asyncio.sleep(RETRY_S)
                 continue
             g5 = clock.now_ns()
-            received: dict[Queue, list[str]] = {}
             for queue, entry_id, answers in found:
                 self._streams[queue] = entry_id
-                ids = received.setdefault(queue, [])
-                self._deliver(queue, answers, ids, g5)
-            for queue, ids in received.items():
-                self._submitter.own(self._forget(queue, ids, self._streams[queue]))
+                if not self._answered:
+                    self._submitter.own(self._forget())
+                self._deliver(queue, answers, self._answered.setdefault(queue, []), g5)
 
     def _deliver(self, queue: Queue, answers: list[tuple[str, bytes]], ids: list[str], g5: int) -> None:
         elsewhere: list[Pending] = []
@@ -112,11 +114,16 @@ class Replies:
             except BrokerError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _forget(self, queue: Queue, ids: list[str], read_up_to: str) -> None:
-        try:
-            await requests.forget(self._connection, queue, self._submitter.gateway, ids, read_up_to=read_up_to)
-        except BrokerError:
-            pass  # the records have a time to live, and the stream is trimmed after the next read
+    async def _forget(self) -> None:
+        await asyncio.sleep(FORGET_AFTER_S)
+        answered, self._answered = self._answered, {}
+        for queue, ids in answered.items():
+            try:
+                await requests.forget(
+                    self._connection, queue, self._submitter.gateway, ids, read_up_to=self._streams[queue]
+                )
+            except BrokerError:
+                pass  # the records have a time to live, and the stream is trimmed after the next read
 
     def _note_offset(self, p: Pending, g5: int) -> None:
         """Bound the offset of another host's clock; our own needs no bounds."""

@@ -34,6 +34,7 @@ from worker.served import Served, limits_of
 
 BLOCK_MS = 1_000
 RING_MS = 50
+RING_AFTER_S = 0.002
 RETRY_S = 0.05
 
 
@@ -229,6 +230,13 @@ class WorkerLoop:
     async def _wait_busy(self, *, listen: bool) -> None:
         """Until a batch ends, or work arrives that we have room for and nobody else takes."""
         if self._ringing is None or self._ringing.done():
+            try:
+                # Not for a pass that is over in no time: listening costs Redis more than it brings.
+                async with asyncio.timeout(RING_AFTER_S):
+                    await self._wake.wait()
+                return
+            except TimeoutError:
+                pass
             self._ringing = asyncio.create_task(self._ring(listen=listen), name="listen for entries")
         await self._wake.wait()
 
@@ -253,6 +261,7 @@ class WorkerLoop:
     async def _fetch_given(self, served: Served, given: Sequence[work.Entry], w0: int) -> None:
         asked_ns = clock.now_ns()
         want = max(len(given), served.want())
+        begins = not self._slots_used
         deliveries = await work.fetch(
             self._connection,
             served.queue,
@@ -260,7 +269,10 @@ class WorkerLoop:
             want=want,
             lease_us=self._lease_us,
             given=given,
+            begins=begins,
         )
+        if begins:
+            served.noted = [d.id for d in deliveries]
         self._look |= len(deliveries) >= want
         mine = {entry.request_id for entry in given}
         self._take(served, [d for d in deliveries if d.id in mine], w0)
@@ -355,7 +367,10 @@ class WorkerLoop:
         self._slots_used += 1
         self._started_ns[run.batch_id] = sealed_ns
         served.running[run.batch_id] = [job.delivery.id for job in jobs]
-        work.note_running(self._connection, served.queue, self.name, itertools.chain(*served.running.values()))
+        running = list(itertools.chain(*served.running.values()))
+        if running != served.noted:
+            work.note_running(self._connection, served.queue, self.name, running)
+            served.noted = running
         future = asyncio.get_running_loop().run_in_executor(
             self._executor,
             self._device.execute,

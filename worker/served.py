@@ -29,6 +29,8 @@ class Served:
     shapes: set[int] = field(default_factory=set)
     running: dict[str, list[str]] = field(default_factory=dict)
     """Ids of what the device computes now, by batch."""
+    noted: list[str] = field(default_factory=list)
+    """Ids that Redis was last told of as running here."""
     paces_us: "deque[int]" = field(default_factory=lambda: deque(maxlen=PACE_PASSES))
 
     def waiting(self) -> list[batching.Waiting]:

@@ -1,12 +1,13 @@
 -- A worker takes work: entries a blocking read delivered to it already (given), then new ones by priority.
 -- KEYS  1 leases
 -- ARGV  1 T  2 consumer  3 want  4 bytes max  5 lease us  6 alone (1: one of the suspects, and nothing else)
+--       7 begins (1: it computes at once what it gets, which is noted as running)
 --       then 3 a given entry: lane, entry id, id; nothing else comes with a suspect
 -- Returns a list a request: lane, entry id, attempt, us left, us since its first delivery (0 at the first),
 --   us since it was accepted, gateway, payload, the entry's fields (for a given entry: its id alone).
 local T, consumer, want, bytes_max = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 lift_oom(KEYS[1])
-local t, out, bytes, sums, alive = now_us(), {}, 0, {}, {['']=true}
+local t, out, begun, bytes, sums, alive = now_us(), {}, {}, 0, {}, {['']=true}
 local started = int(t)
 -- The lease comes first: whoever owns an entry is always known to the tick.
 redis.call('ZADD', KEYS[1], int(t + tonumber(ARGV[5])), consumer)
@@ -43,6 +44,7 @@ local function start(lane, sid, rid, fields)
   local lost = h[4] and int(t - tonumber(h[4])) or '0'
   redis.call('HSET', R, 'st', 'RUNNING', 'a', attempt, 'own', consumer, 'f', h[4] or started)
   bytes = bytes + #payload
+  begun[#begun + 1] = rid
   out[#out + 1] = {lane, sid, attempt, int(left), lost, int(t - tonumber(h[6])), h[5], payload, fields}
 end
 local function read(lane, n)  -- entries delivered, or an error
@@ -55,17 +57,18 @@ end
 
 local suspects = T .. ':q:' .. SUSPECTS
 local alone = ARGV[6] == '1'
-for i = 7, #ARGV, 3 do
+for i = 8, #ARGV, 3 do
   alone = alone or ARGV[i] == suspects
   start(ARGV[i], ARGV[i + 1], ARGV[i + 2], {'r', ARGV[i + 2]})
 end
 local err
 if alone then
-  if #ARGV == 6 and redis.call('GET', T .. ':solo') == consumer then err = select(2, read(suspects, 1)) end
+  if #ARGV == 7 and redis.call('GET', T .. ':solo') == consumer then err = select(2, read(suspects, 1)) end
 else
   local busy = {}
+  local waits = redis.call('EXISTS', T .. ':ring:1', T .. ':ring:2', T .. ':ring:3') > 0
   for k = 0, 3 do
-    if k > 0 then refill(T, k, want) end
+    if k > 0 and waits then refill(T, k, want) end
     if redis.call('XLEN', T .. ':q:' .. k) > 0 then busy[#busy + 1] = T .. ':q:' .. k end
   end
   -- In order of priority; but of so many requests one is from a lane below the first, which take turns.
@@ -98,6 +101,7 @@ else
   if #busy == 0 then err = select(2, read(T .. ':q:2', 1)) end  -- nothing there: see that the group is
 end
 book(T, sums)
+if ARGV[7] == '1' then redis.call('HSET', T .. ':run', consumer, table.concat(begun, ' ')) end
 -- No group: what was started above must not be forgotten; the next call starts nothing and meets the error.
 if err and #out == 0 then return redis.error_reply(err) end
 return out

@@ -70,13 +70,15 @@ async def fetch(
     lease_us: int,
     given: Sequence[Entry] = (),
     alone: bool = False,
+    begins: bool = False,
     bytes_max: int = FETCH_BYTES_MAX,
 ) -> list[Delivery]:
     """Take up to `want` requests, the `given` entries first. Registers the worker's lease as a side effect.
 
-    `alone`: one of the suspects and nothing else; only the worker that `beat` told to run them gets one.
+    `alone`: one of the suspects and nothing else; only the worker that `beat` told to run them gets one. `begins`: the
+    worker will compute all of it at once, and needs no `note_running` for that.
     """
-    args: list[Argument] = [queue.tag, consumer, want, bytes_max, lease_us, int(alone)]
+    args: list[Argument] = [queue.tag, consumer, want, bytes_max, lease_us, int(alone), int(begins)]
     for entry in given:
         args += (entry.lane, entry.id, entry.request_id)
     try:
