@@ -234,6 +234,7 @@ class Inference:
                         tenant=tenant,
                         priority=lane,
                         job=job,
+                        company=model.max_batch_size if call.rows == 1 else 1,
                     )
                 )
             if len(call.parts) == 1:

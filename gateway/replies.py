@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 
 from gateway.submit import Pending, Submitter
-from shared import clock
+from shared import clock, wire
 from shared.broker import requests
 from shared.broker.connection import BrokerError, Connection
 from shared.events import PeerOffset
@@ -92,14 +92,15 @@ class Replies:
             for follower in self._followers.pop(rid, ()):
                 if not follower.done():
                     follower.set_result(None)
-            p = self._submitter.pending.get(rid)
+            p = self._submitter.find(rid)
             if p is None:
                 continue  # the stream's greeting, a second copy, or the client has gone
             if not data:
                 elsewhere.append(p)
                 continue
-            self._submitter.resolve(rid, data, g5)
-            self._note_offset(p, g5)
+            stamps = self._submitter.resolve(p, data, g5)
+            if stamps and stamps.clock != self._own_clock:
+                self._note_offset(stamps, p.g3, g5)
             if p.job is None:  # a job's result is kept
                 ids.append(rid)
         if elsewhere:
@@ -107,7 +108,7 @@ class Replies:
 
     async def _read_records(self, queue: Queue, ps: list[Pending]) -> None:
         """Answers too long for the reply stream lie in the records."""
-        while ps := [p for p in ps if self._submitter.pending.get(p.id) is p]:
+        while ps := [p for p in ps if self._submitter.is_open(p)]:
             try:
                 await self._submitter.look_up(queue, ps)
                 return
@@ -125,17 +126,13 @@ class Replies:
             except BrokerError:
                 pass  # the records have a time to live, and the stream is trimmed after the next read
 
-    def _note_offset(self, p: Pending, g5: int) -> None:
+    def _note_offset(self, s: wire.WorkerStamps, g3: int, g5: int) -> None:
         """Bound the offset of another host's clock; our own needs no bounds."""
-        reply = p.answer.result() if p.answer.done() and not p.answer.cancelled() and not p.answer.exception() else None
-        if reply is None or reply.stamps is None or reply.stamps.clock == self._own_clock:
-            return
-        s = reply.stamps
         offset = self._offsets.get(s.worker)
         if offset is None:
             offset = self._offsets[s.worker] = _Offset(s.clock)
         offset.lo = max(offset.lo, s.w8 - g5)
-        offset.hi = min(offset.hi, s.w1 - p.g3)
+        offset.hi = min(offset.hi, s.w1 - g3)
         offset.n += 1
 
     def take_offsets(self) -> list[PeerOffset]:

@@ -7,6 +7,10 @@ handed over again until Redis has said yes. Answers arrive on this gateway's rep
 that heard nothing for a while is looked up (`reconcile`) and handed over again if its record is gone. The deadline is
 kept here, by a timer, so a client is answered on time whatever Redis and the workers do.
 
+Requests for a cheap model travel together (`parcels.py`). A parcel is handed over, looked up and answered like a
+request; its members stay pending, each with its own deadline, and what ends the parcel otherwise than by an answer
+hands them over one by one.
+
 What must stay true: a request leaves `pending` exactly once, and whoever removes it sets its future.
 """
 
@@ -15,6 +19,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.parcels import Pace, grouped
 from gateway.refusals import late_error, refusal
 from gateway.tenants import ANYONE, Tenant
 from shared import clock, wire
@@ -50,7 +55,9 @@ ACCEPTED = wire.Reply(wire.ReplyBody(), None)
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A request between hand-over and answer. Stamps g3..g5 as in docs/architecture.md, 0 = not reached."""
+    """A request between hand-over and answer, or a parcel of such. Stamps g3..g5 as in docs/architecture.md,
+    0 = not reached. `company`: so many like it fit a pass. Only a parcel has `members`.
+    """
 
     id: str
     queue: Queue
@@ -63,6 +70,7 @@ class Pending:
     tenant: Tenant = ANYONE
     priority: int = NORMAL
     job: requests.Job | None = None
+    company: int = 1
     g3: int = 0
     g4: int = 0
     g5: int = 0
@@ -72,6 +80,8 @@ class Pending:
     timer: asyncio.TimerHandle | None = field(default=None)
     withdrawn: str = ""
     """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
+    parcel: "Pending | None" = None
+    members: "list[Pending]" = field(default_factory=list)
 
 
 class Submitter:
@@ -94,6 +104,8 @@ class Submitter:
         self._inflight_bytes_max = inflight_bytes_max
         self._limits = limits
         self._bytes = 0
+        self._parcels: dict[str, Pending] = {}
+        self._paces: dict[Queue, Pace] = {}
         self._outbox: dict[Queue, list[Pending]] = {}
         self._cancels: dict[tuple[Queue, bool, bool], list[str]] = {}
         self._flush_due = False
@@ -112,8 +124,11 @@ class Submitter:
         tenant: Tenant = ANYONE,
         priority: int = NORMAL,
         job: requests.Job | None = None,
+        company: int = 1,
     ) -> Pending:
         """Take a request on; await its `answer`. Raises QUEUE_FULL when this gateway holds too much already.
+
+        `company`: so many such requests fit a pass of the model, and may travel together.
 
         `late` is the kind of error that the request ends with at its deadline. The answer of a `job` that is not `sync`
         comes as soon as Redis has it; a job whose idempotency key was used before ends with SameRequest.
@@ -125,33 +140,64 @@ class Submitter:
                 retry_after_s=1,
             )
         answer: asyncio.Future[wire.Reply] = self._loop.create_future()
-        p = Pending(id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job)
+        p = Pending(
+            id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job,
+            company if job is None else 1,
+        )  # fmt: skip
         self.pending[id] = p
         self._bytes += len(payload)
-        p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - clock.now_ns()) / 1e9), self._expire, p)
+        now = clock.now_ns()
+        self._pace(queue).begin(now)
+        p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - now) / 1e9), self._expire, p)
         self._hand_over(p)
         return p
 
-    def resolve(self, id: str, data: bytes, g5: int) -> bool:
-        """Give a request its answer. False when nobody waits for it any more."""
-        p = self._remove(id)
-        if p is None:
-            return False
+    def find(self, id: str) -> Pending | None:
+        """A request, or a parcel, that waits for its answer."""
+        return self.pending.get(id) or self._parcels.get(id)
+
+    def resolve(self, p: Pending, data: bytes, g5: int) -> wire.WorkerStamps | None:
+        """Give a request, or the members of a parcel, the answer. Returns the worker's stamps if it came from one."""
+        if not self._remove(p):
+            return None
         p.g5 = g5
-        if not p.answer.done():
-            try:
-                reply = wire.decode_reply(data)
-                if reply.body.error_code == ErrorKind.DEADLINE.code:
-                    p.answer.set_exception(late_error(p.late))  # the tick was faster than our timer
-                else:
-                    p.answer.set_result(reply)
-            except wire.WireError as e:
+        try:
+            if p.members:
+                return self._resolve_members(p, wire.decode_parcel_reply(data))
+            reply = wire.decode_reply(data)
+        except wire.WireError as e:
+            if p.members:
+                self._unpack(p)
+            elif not p.answer.done():
                 p.answer.set_exception(TailraceError(ErrorKind.INTERNAL, f"the worker's answer cannot be read: {e}"))
-        return True
+            return None
+        if reply.stamps:
+            self._pace(p.queue).learn(reply.stamps, g5)
+        if not p.answer.done():
+            if reply.body.error_code == ErrorKind.DEADLINE.code:
+                p.answer.set_exception(late_error(p.late))  # the tick was faster than our timer
+            else:
+                p.answer.set_result(reply)
+        return reply.stamps
+
+    def _resolve_members(self, parcel: Pending, replies: list[wire.Reply]) -> wire.WorkerStamps | None:
+        if len(replies) != len(parcel.members):
+            raise wire.WireError(f"{len(replies)} answers to {len(parcel.members)} requests")
+        stamps = replies[0].stamps
+        if stamps:
+            self._pace(parcel.queue).learn(stamps, parcel.g5)
+        for p, reply in zip(parcel.members, replies, strict=True):
+            if reply.body.error_code == wire.AGAIN:
+                self._hand_over_alone(p)
+            elif self._remove(p):
+                p.g5 = parcel.g5
+                if not p.answer.done():
+                    p.answer.set_result(reply)
+        return stamps
 
     def abandon(self, p: Pending) -> None:
         """The client has gone: end its request wherever it is. A job goes on: somebody may ask for its result."""
-        if self._remove(p.id) is not None:
+        if self._remove(p):
             p.g5 = clock.now_ns()
             if p.job is None:
                 self._cancel(p, expired=False)
@@ -162,7 +208,7 @@ class Submitter:
             await asyncio.sleep(RECONCILE_INTERVAL_S)
             now = clock.now_ns()
             quiet: dict[Queue, list[Pending]] = {}
-            for p in self.pending.values():
+            for p in (*self.pending.values(), *self._parcels.values()):
                 if p.g4 and now - max(p.g4, p.looked_up_at_ns) > QUIET_NS:
                     p.looked_up_at_ns = now
                     quiet.setdefault(p.queue, []).append(p)
@@ -179,19 +225,26 @@ class Submitter:
         now = clock.now_ns()
         answered = []
         for p, (state, answer) in zip(ps, states, strict=True):
-            if self.pending.get(p.id) is not p:
+            if not self.is_open(p):
                 continue  # it was answered while we asked
-            if state == "GONE":
+            if state == "GONE" and p.members:
+                self._remove(p)
+                self._unpack(p)
+            elif state == "GONE":
                 p.g4 = 0
                 self._hand_over(p)
             elif answer:
-                self.resolve(p.id, answer, now)
+                self.resolve(p, answer, now)
                 if p.job is None:
                     answered.append(p.id)
             elif state == "CANCELLED":  # by another hand
                 self._fail(p, TailraceError(ErrorKind.CANCELLED, "the request was cancelled"))
         if answered:
             await requests.forget(self._connection, queue, self.gateway, answered)
+
+    def is_open(self, p: Pending) -> bool:
+        """Whether a request, or a parcel, still waits for its answer."""
+        return (self._parcels if p.members else self.pending).get(p.id) is p
 
     def own(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the submitter."""
@@ -224,16 +277,33 @@ class Submitter:
                 self._cancel(p, expired=False)
         self._flush()
 
-    def _remove(self, id: str) -> Pending | None:
-        p = self.pending.pop(id, None)
-        if p is not None:
-            self._bytes -= len(p.payload)
-            if p.timer:
-                p.timer.cancel()
-        return p
+    def _remove(self, p: Pending) -> bool:
+        """True for the one who removes it, and must see to its end."""
+        if not self.is_open(p):
+            return False
+        if p.members:
+            del self._parcels[p.id]
+            for member in p.members:
+                if member.parcel is p:
+                    # So far it came.
+                    member.parcel = None
+                    member.g3, member.g4, member.entry_id, member.submits = p.g3, p.g4, p.entry_id, p.submits
+            return True
+        del self.pending[p.id]
+        self._pace(p.queue).pending -= 1
+        self._bytes -= len(p.payload)
+        if p.timer:
+            p.timer.cancel()
+        return True
+
+    def _pace(self, queue: Queue) -> Pace:
+        pace = self._paces.get(queue)
+        if pace is None:
+            pace = self._paces[queue] = Pace()
+        return pace
 
     def _expire(self, p: Pending) -> None:
-        if self._remove(p.id) is None:
+        if not self._remove(p):
             return
         p.g5 = clock.now_ns()
         self._cancel(p, expired=True)
@@ -241,21 +311,69 @@ class Submitter:
             p.answer.set_exception(late_error(p.late))
 
     def _fail(self, p: Pending, error: Exception) -> None:
-        if self._remove(p.id) is not None and not p.answer.done():
-            p.g5 = clock.now_ns()
+        if not self._remove(p):
+            return
+        for member in p.members:
+            self._fail(member, error)
+        p.g5 = clock.now_ns()
+        if not p.members and not p.answer.done():
             p.answer.set_exception(error)
+
+    def _unpack(self, parcel: Pending) -> None:
+        """A parcel that was removed did not go well: each of its members by itself."""
+        self._pace(parcel.queue).pause(clock.now_ns())
+        for p in parcel.members:
+            self._hand_over_alone(p)
+
+    def _hand_over_alone(self, p: Pending) -> None:
+        if self.is_open(p):
+            p.company, p.g4 = 1, 0
+            self._hand_over(p)
 
     def _hand_over(self, p: Pending) -> None:
         waiting = self._outbox.setdefault(p.queue, [])
         waiting.append(p)
         if len(waiting) >= HAND_OVER_AT:
             del self._outbox[p.queue]
-            for part in _slices(waiting):
-                self.own(self._accept(p.queue, part))
+            self._send(p.queue, waiting)
         else:
             self._schedule_flush()
 
+    def _send(self, queue: Queue, ps: list[Pending]) -> None:
+        """One call a queue, in slices that do not hold Redis up."""
+        now = clock.now_ns()
+        if len(ps) > 1 and self._pace(queue).pays(now):
+            ps = [group[0] if len(group) == 1 else self._pack(group) for group in grouped(ps, now)]
+        for part in _slices(ps):
+            self.own(self._accept(queue, part))
+
+    def _pack(self, ps: list[Pending]) -> Pending:
+        first = ps[0]
+        parcel = Pending(
+            id=f"{first.id}.{len(ps)}",
+            queue=first.queue,
+            payload=wire.encode_parcel([(p.id, p.traceparent, p.tracestate, p.payload) for p in ps]),
+            traceparent=",".join([p.traceparent for p in ps]),
+            tracestate="",
+            deadline_at_ns=min(p.deadline_at_ns for p in ps),
+            late=first.late,
+            answer=first.answer,  # nobody waits for a parcel itself
+            tenant=first.tenant,
+            priority=first.priority,
+            members=ps,
+        )
+        for p in ps:
+            p.parcel = parcel
+        self._parcels[parcel.id] = parcel
+        return parcel
+
     def _cancel(self, p: Pending, *, expired: bool) -> None:
+        parcel = p.parcel
+        if parcel is not None:
+            p.g3, p.g4, p.entry_id, p.submits = parcel.g3, parcel.g4, parcel.entry_id, parcel.submits
+            if any(self.is_open(member) for member in parcel.members) or not self._remove(parcel):
+                return
+            p = parcel
         if p.g3:
             p.withdrawn = "EXPIRED" if expired else "CANCELLED"
             self._cancels.setdefault((p.queue, expired, p.job is not None), []).append(p.id)
@@ -267,19 +385,18 @@ class Submitter:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what this tick collected: one call per queue, in slices that do not hold Redis up."""
+        """Send what this tick collected."""
         self._flush_due = False
         outbox, self._outbox = self._outbox, {}
         for queue, ps in outbox.items():
-            for part in _slices(ps):
-                self.own(self._accept(queue, part))
+            self._send(queue, ps)
         cancels, self._cancels = self._cancels, {}
         for (queue, expired, kept), ids in cancels.items():
             self.own(self._cancel_all(queue, ids, expired=expired, kept=kept))
 
     async def _accept(self, queue: Queue, ps: list[Pending]) -> None:
         """Hand requests over, again and again until Redis has said what became of them or nobody waits any more."""
-        while ps := [p for p in ps if self.pending.get(p.id) is p]:
+        while ps := [p for p in ps if self.is_open(p)]:
             now = clock.now_ns()
             for p in ps:
                 p.g3 = p.g3 or now
@@ -297,6 +414,7 @@ class Submitter:
                     p.tenant.weight,
                     p.tenant.live_max,
                     p.job,
+                    len(p.members) or 1,
                 )
                 for p in ps
             ]
@@ -318,14 +436,19 @@ class Submitter:
         now = clock.now_ns()
         for p, (status, detail) in zip(ps, outcomes, strict=True):
             p.g4 = now
+            for member in p.members:
+                member.g4 = member.g4 or now  # the answer may have been faster
             if status in ("OK", "DUP"):
                 if status == "OK":
                     p.entry_id = detail
                 if p.withdrawn:  # meanwhile; a hand-over that had to load its script first comes after the cancel
                     self._cancel(p, expired=p.withdrawn == "EXPIRED")
-                if p.job and not p.job.sync and self._remove(p.id) is not None and not p.answer.done():
+                if p.job and not p.job.sync and self._remove(p) and not p.answer.done():
                     p.g5 = now
                     p.answer.set_result(ACCEPTED)
+            elif p.members:
+                if self._remove(p):
+                    self._unpack(p)  # some of it may be taken
             elif status == "SAME":
                 self._fail(p, SameRequest(detail))
             else:

@@ -67,6 +67,11 @@ class Queue:
         return f"{self.tag}:dl"
 
     @property
+    def counts(self) -> str:
+        """Hash: live requests by priority (l1 l2 l3) and by tenant (t:NAME), bytes of their payloads (b)."""
+        return f"{self.tag}:c"
+
+    @property
     def leases(self) -> str:
         """Sorted set: worker -> lease expiry, microseconds of Redis' clock."""
         return f"{self.tag}:hb"

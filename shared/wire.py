@@ -9,12 +9,18 @@ The message headers (request id, schema version, content type, trace context, ha
 stream entry itself, so that they can be read with XRANGE by anything that speaks Redis.
 """
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 from shared.errors import BY_CODE, ErrorKind, TailraceError
 
 SCHEMA_VERSION = 1
 CONTENT_TYPE = "application/msgpack"
+PARCEL_TYPE = "application/msgpack; parcel"
+"""Of an entry whose payload is several requests of one gateway."""
+AGAIN = "again"
+"""Error code in a parcel's answer: this request is to be handed over by itself."""
 
 Scalar = str | int | float | bool
 
@@ -38,6 +44,15 @@ class RequestBody(msgspec.Struct, array_like=True, frozen=True):
     inputs: list[Tensor]
     outputs: list[str] = []
     parameters: dict[str, Scalar] = {}
+
+
+class ParcelMember(msgspec.Struct, array_like=True, frozen=True):
+    """One of the requests that share an entry; what an entry of its own would say of it."""
+
+    id: str
+    traceparent: str
+    tracestate: str
+    body: RequestBody
 
 
 class WorkerStamps(msgspec.Struct, array_like=True, frozen=True):
@@ -117,15 +132,19 @@ class WorkerDescriptor(msgspec.Struct, array_like=True, frozen=True):
 
 
 # Broker verdicts are plain text made by a script; worker answers are length | stamps | body. One byte tells which.
+# A parcel's answer has a list of bodies.
 _VERDICT = b"!"
 _ANSWER = b"="
+_PARCEL_ANSWER = b"*"
 
 _NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises on bytes that are no message; the last on one that is nested without end."""
 
 _request_decoder = msgspec.msgpack.Decoder(RequestBody)
+_parcel_decoder = msgspec.msgpack.Decoder(list[ParcelMember])
 _stamps_decoder = msgspec.msgpack.Decoder(WorkerStamps)
 _body_decoder = msgspec.msgpack.Decoder(ReplyBody)
+_bodies_decoder = msgspec.msgpack.Decoder(list[ReplyBody])
 _worker_decoder = msgspec.msgpack.Decoder(WorkerDescriptor)
 
 
@@ -146,6 +165,19 @@ def encode_request(body: RequestBody) -> bytes:
     return _pack(body)
 
 
+def encode_parcel(members: Iterable[tuple[str, str, str, bytes]]) -> bytes:
+    """The payload of several requests: of each its id, traceparent, tracestate and own encoded payload."""
+    return _pack([(id, parent, state, msgspec.Raw(payload)) for id, parent, state, payload in members])
+
+
+def decode_parcel(payload: bytes | memoryview) -> list[ParcelMember]:
+    """Inverse of `encode_parcel`; tensors are views into `payload`. Raises WireError."""
+    try:
+        return _parcel_decoder.decode(payload)
+    except _NOT_OURS as e:
+        raise WireError(f"the payload is not a parcel of schema {SCHEMA_VERSION}: {e}") from e
+
+
 def decode_request(payload: bytes | memoryview) -> RequestBody:
     """Inverse of `encode_request`; tensors are views into `payload`. Raises WireError."""
     try:
@@ -163,6 +195,26 @@ def encode_reply(stamps: WorkerStamps, encoded_body: bytes) -> bytes:
     """A whole answer; cheap, so that the last stamp can be taken right before it is sent."""
     head = _pack(stamps)
     return b"".join((_ANSWER, len(head).to_bytes(4, "little"), head, encoded_body))
+
+
+def encode_parcel_reply(stamps: WorkerStamps, encoded_bodies: Sequence[bytes]) -> bytes:
+    """The answer to a parcel: what its requests have in common, then the body of each, in their order."""
+    head = _pack(stamps)
+    bodies = _pack([msgspec.Raw(body) for body in encoded_bodies])
+    return b"".join((_PARCEL_ANSWER, len(head).to_bytes(4, "little"), head, bodies))
+
+
+def decode_parcel_reply(data: bytes) -> list[Reply]:
+    """The reply to each request of a parcel. Raises WireError, and does so on the answer to a single request too."""
+    if data[:1] != _PARCEL_ANSWER or len(data) < 5:
+        raise WireError(f"no answer to a parcel: it begins with {data[:5]!r}")
+    head = 5 + int.from_bytes(data[1:5], "little")
+    try:
+        view = memoryview(data)
+        stamps = _stamps_decoder.decode(view[5:head])
+        return [Reply(body, stamps) for body in _bodies_decoder.decode(view[head:])]
+    except _NOT_OURS as e:
+        raise WireError(f"the answer is not of schema {SCHEMA_VERSION}: {e}") from e
 
 
 def decode_reply(data: bytes) -> Reply:

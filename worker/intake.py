@@ -1,27 +1,50 @@
-"""From a delivery to a job that is ready to run: decode the payload, view its tensors, size it up."""
+"""From a delivery to a job that is ready to run: decode the payload, view its tensors, size it up.
 
+A delivery is one request, or a parcel: several that one gateway handed over together. A parcel is run as a whole, in
+one pass, and once: whatever is unusual about it (it was delivered before, its requests cannot share a pass) is an
+error, upon which its gateway hands over each of its requests by itself.
+"""
+
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from shared import clock, tensors, wire
 from shared.broker.work import Delivery
-from shared.errors import BadRequest, TailraceError
+from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.policy.batching import Waiting
 from worker.models.interface import Model, ModelConfig, ModelRequest
 
 
+class Member(msgspec.Struct, frozen=True, gc=False):
+    """One client's request of a job."""
+
+    id: str
+    traceparent: str
+    request: ModelRequest
+    wanted: list[str]
+    cost: int
+
+
 @dataclass(slots=True)
 class Job:
-    """One request in one attempt, on its way through the worker. Stamps are monotonic ns (docs/architecture.md)."""
+    """A delivery in one attempt, on its way through the worker. Stamps are monotonic ns (docs/architecture.md)."""
 
     delivery: Delivery
     waiting: Waiting
-    request: ModelRequest
-    wanted: list[str]
+    members: list[Member]
+    """One, or those of a parcel."""
     w0: int
     w1: int
     w2: int
     error: TailraceError | None = field(default=None)
     """Set when the payload could not be understood: the job is answered with this and never runs."""
+
+    @property
+    def is_parcel(self) -> bool:
+        """Its answer is a list."""
+        return self.delivery.content_type == wire.PARCEL_TYPE
 
 
 _NOTHING = ModelRequest({}, {}, 1)
@@ -29,21 +52,20 @@ _NOTHING = ModelRequest({}, {}, 1)
 
 def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int) -> Job:
     """Decode a delivery. Never raises: what is wrong with the request becomes the job's error."""
-    request = _NOTHING
-    wanted: list[str] = []
-    cost, key, error = 1, None, None
+    members: list[Member] = []
+    rows, cost, key, error = 1, 1, None, None
     try:
-        if delivery.schema > wire.SCHEMA_VERSION or delivery.content_type != wire.CONTENT_TYPE:
-            raise BadRequest(
-                f"this worker reads {wire.CONTENT_TYPE} up to schema {wire.SCHEMA_VERSION}; "
-                f"{delivery.content_type} of schema {delivery.schema} came: upgrade the workers first"
-            )
-        body = wire.decode_request(delivery.payload)
-        inputs = {t.name: tensors.from_bytes(t.data, t.datatype, t.shape, name=t.name) for t in body.inputs}
-        rows = body.inputs[0].shape[0] if config.max_batch_size and body.inputs else 1
-        request = ModelRequest(inputs, body.parameters, rows)
-        wanted = body.outputs
-        cost, key = model.cost(request), model.batch_key(request)
+        if delivery.content_type == wire.PARCEL_TYPE:
+            members, keys = _open(delivery, model, config)
+            key = keys.pop()
+            if keys or delivery.attempt > 1:
+                error = TailraceError(ErrorKind.UNAVAILABLE, "these requests are to be run by themselves")
+        else:
+            _check_type(delivery)
+            body = wire.decode_request(delivery.payload)
+            members = [_member(delivery.id, delivery.traceparent, body, model, config)]
+            key = model.batch_key(members[0].request)
+        rows, cost = sum(m.request.rows for m in members), sum(m.cost for m in members)
     except TailraceError as e:
         error = e
     except wire.WireError as e:
@@ -51,7 +73,30 @@ def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w
     except Exception as e:
         # The author's `cost` or `batch_key` failed on this input.
         error = BadRequest(f"the model could not size up the request: {type(e).__name__}: {e}")
+    if not members:
+        members = [Member(delivery.id, delivery.traceparent, _NOTHING, [], 1)]
     w2 = clock.now_ns()
     deadline_at_ns = w1 + delivery.left_us * 1000
-    waiting = Waiting(delivery.id, max(1, request.rows), max(1, cost), key, w2, deadline_at_ns)
-    return Job(delivery, waiting, request, wanted, w0, w1, w2, error)
+    waiting = Waiting(delivery.id, max(1, rows), max(1, cost), key, w2, deadline_at_ns)
+    return Job(delivery, waiting, members, w0, w1, w2, error)
+
+
+def _open(delivery: Delivery, model: Model, config: ModelConfig) -> tuple[list[Member], set[Hashable]]:
+    """The requests of a parcel, and their batch keys."""
+    members = [_member(m.id, m.traceparent, m.body, model, config) for m in wire.decode_parcel(delivery.payload)]
+    return members, {model.batch_key(m.request) for m in members}
+
+
+def _check_type(delivery: Delivery) -> None:
+    if delivery.schema > wire.SCHEMA_VERSION or delivery.content_type != wire.CONTENT_TYPE:
+        raise BadRequest(
+            f"this worker reads {wire.CONTENT_TYPE} up to schema {wire.SCHEMA_VERSION}; "
+            f"{delivery.content_type} of schema {delivery.schema} came: upgrade the workers first"
+        )
+
+
+def _member(id: str, traceparent: str, body: wire.RequestBody, model: Model, config: ModelConfig) -> Member:
+    inputs = {t.name: tensors.from_bytes(t.data, t.datatype, t.shape, name=t.name) for t in body.inputs}
+    rows = body.inputs[0].shape[0] if config.max_batch_size and body.inputs else 1
+    request = ModelRequest(inputs, body.parameters, rows)
+    return Member(id, traceparent, request, body.outputs, max(1, model.cost(request)))

@@ -167,14 +167,15 @@ class WorkerLoop:
     def withdraw(self, ended: Sequence[work.Withdrawn]) -> None:
         """Forget requests that wait here and were cancelled or expired; what they would have cost is saved."""
         for rid, expired in ended:
-            if served := self._pop(rid):
-                self._publisher.note_saved(served.queue, expired=expired)
+            if found := self._pop(rid):
+                served, job = found
+                self._publisher.note_saved(served.queue, len(job.members), expired=expired)
 
-    def _pop(self, rid: str) -> Served | None:
+    def _pop(self, rid: str) -> tuple[Served, Job] | None:
         for served in self.served.values():
             if job := served.jobs.pop(rid, None):
                 self._release(job)
-                return served
+                return served, job
         return None
 
     async def flush_counts(self) -> None:
@@ -328,8 +329,9 @@ class WorkerLoop:
         for served in self.served.values():
             # Checked here and not only by the tick: overdue work must not reach the model.
             for late in batching.overdue(served.waiting(), now):
-                self._release(served.jobs.pop(late.id))
-                self._publisher.note_saved(served.queue, expired=True)
+                job = served.jobs.pop(late.id)
+                self._release(job)
+                self._publisher.note_saved(served.queue, len(job.members), expired=True)
         wake_at_ns = 0
         waiting = {queue: s.waiting() for queue, s in self.served.items()}
         for queue in ordering.oldest_first(waiting):
@@ -350,20 +352,22 @@ class WorkerLoop:
         self, served: Served, batch: Sequence[batching.Waiting], reason: batching.CloseReason, sealed_ns: int
     ) -> None:
         jobs = [served.jobs.pop(w.id) for w in batch]
+        members = [member for job in jobs for member in job.members]
         served.passes += 1
         run = Run(
             batch_id=f"{self.name}.{next(self._batch_numbers)}",
             queue=served.queue,
             config=served.config,
             jobs=jobs,
+            members=members,
             reason=reason,
             sealed_ns=sealed_ns,
             nth=served.passes,
-            shape_seen=len(jobs) in served.shapes,
+            shape_seen=len(members) in served.shapes,
             waiting_after=len(served.jobs),
             rows=sum(w.rows for w in batch),
         )
-        served.shapes.add(len(jobs))
+        served.shapes.add(len(members))
         self._slots_used += 1
         self._started_ns[run.batch_id] = sealed_ns
         served.running[run.batch_id] = [job.delivery.id for job in jobs]
@@ -376,8 +380,8 @@ class WorkerLoop:
             self._device.execute,
             served.model,
             served.config,
-            [j.request for j in jobs],
-            [j.wanted for j in jobs],
+            [m.request for m in members],
+            [m.wanted for m in members],
         )
         future.add_done_callback(self._when_done(run))
 
@@ -393,7 +397,9 @@ class WorkerLoop:
                 self.break_off(error)
                 return
             run.executed = done = future.result()
-            served.paces_us.append((done.encoded_ns[-1] - run.sealed_ns) // (1000 * len(run.jobs) * self._device.slots))
+            served.paces_us.append(
+                (done.encoded_ns[-1] - run.sealed_ns) // (1000 * len(run.members) * self._device.slots)
+            )
             self._step()  # first the device, then the paperwork
             self._own(self._publish(run))
             self._look |= self._slots_used > 0  # the next batch has begun: fill up behind it

@@ -12,13 +12,14 @@ from shared.eventlog import EventLog
 from shared.events import Batch, Evt, Wreq
 from shared.keys import Queue
 from shared.policy.batching import CloseReason
-from worker.device import Executed
-from worker.intake import Job
+from worker.device import Executed, Result
+from worker.intake import Job, Member
 from worker.models.interface import ModelConfig
 
 RETRY_S = 0.05
 TRY_AGAIN_FIRST_S = 0.2
 TRY_AGAIN_MAX_S = 30.0
+_AGAIN = wire.encode_reply_body(wire.ReplyBody(error_code=wire.AGAIN))
 COUNT_INTERVAL_NS = 100_000_000
 """Statistics are collected for this long, so that a small pass does not pay twenty more commands."""
 
@@ -31,6 +32,8 @@ class Run:
     queue: Queue
     config: ModelConfig
     jobs: Sequence[Job]
+    members: Sequence[Member]
+    """The requests of all jobs, in order."""
     reason: CloseReason
     sealed_ns: int
     nth: int
@@ -57,25 +60,34 @@ class Publisher:
         done = run.executed
         assert done is not None
         sent_ns = clock.now_ns()
-        answers = [
-            work.Answer(
-                job.delivery.id,
-                job.delivery.attempt,
-                result.failed,
-                wire.encode_reply(self._stamps(run, job, done, encoded_ns, sent_ns), result.body),
-            )
-            for job, result, encoded_ns in zip(run.jobs, done.results, done.encoded_ns, strict=True)
-        ]
-        may_pass = [i for i, result in enumerate(done.results) if result.may_pass]
+        answers, may_pass, at = [], [], 0
+        for i, job in enumerate(run.jobs):
+            end = at + len(job.members)
+            stamps = self._stamps(run, job, done, done.encoded_ns[end - 1], sent_ns)
+            answers.append(_answer(job, stamps, done.results[at:end]))
+            if done.results[at].may_pass and not job.is_parcel:
+                may_pass.append(i)
+            at = end
         statuses = await self._hand_in(run.queue, answers, run.jobs, may_pass)
         confirmed_ns = clock.now_ns()
         _tell_failures(run, done)
-        stamps = (run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns)
-        for i, (job, result, status) in enumerate(zip(run.jobs, done.results, statuses, strict=True)):
-            outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
-            times = (*stamps, done.encoded_ns[i], sent_ns, confirmed_ns)
-            error = (result.error_code, result.error)
-            self._log.write(_wreq(run.queue, job, outcome, times, error, run.batch_id, i, len(result.body)))
+        times = (run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns)
+        position = 0
+        for job, status in zip(run.jobs, statuses, strict=True):
+            # As the stamps that travel: a parcel was encoded when its last answer was.
+            encoded_ns = done.encoded_ns[position + len(job.members) - 1]
+            for member in job.members:
+                result = done.results[position]
+                outcome = status if status != "OK" else ("FAILED" if result.failed else "DONE")
+                if job.is_parcel and result.may_pass and status == "OK":
+                    outcome = "SPLIT"
+                self._log.write(
+                    _wreq(
+                        run.queue, job, member, outcome, (*times, encoded_ns, sent_ns, confirmed_ns),
+                        (result.error_code, result.error), run.batch_id, position, len(result.body),
+                    )
+                )  # fmt: skip
+                position += 1
         self._log.write(_batch(run, done))
         if "OK" in statuses:
             await self._count(run.queue, _counters(run, done))
@@ -88,11 +100,11 @@ class Publisher:
         if clock.now_ns() - self._counted_at_ns >= COUNT_INTERVAL_NS:
             await self.flush_counts()
 
-    def note_saved(self, queue: Queue, *, expired: bool) -> None:
-        """Count a request that was dropped before it was computed; `flush_counts` says it."""
+    def note_saved(self, queue: Queue, requests: int, *, expired: bool) -> None:
+        """Count requests that were dropped before they were computed; `flush_counts` says it."""
         due = self._counts.setdefault(queue, {})
         name = "expire_saved_count" if expired else "cancel_saved_count"
-        due[name] = due.get(name, 0) + 1
+        due[name] = due.get(name, 0) + requests
 
     async def flush_counts(self) -> None:
         """Add what was collected to the cumulative statistics in Redis."""
@@ -118,11 +130,14 @@ class Publisher:
             )  # fmt: skip
             answers.append(work.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
         statuses = await self._hand_in(queue, answers, jobs)
-        await self._count(queue, {"fail_count": statuses.count("OK")})
+        failed = sum(status == "OK" and not job.is_parcel for job, status in zip(jobs, statuses, strict=True))
+        await self._count(queue, {"fail_count": failed})
         for job, status in zip(jobs, statuses, strict=True):
             assert job.error is not None
             error = (job.error.kind.code, job.error.message)
-            self._log.write(_wreq(queue, job, "FAILED" if status == "OK" else status, (now,) * 7, error))
+            outcome = status if status != "OK" else ("SPLIT" if job.is_parcel else "FAILED")
+            for member in job.members:
+                self._log.write(_wreq(queue, job, member, outcome, (now,) * 7, error))
 
     async def _hand_in(
         self, queue: Queue, answers: list[work.Answer], jobs: Sequence[Job], may_pass: Sequence[int] = ()
@@ -153,8 +168,16 @@ class Publisher:
         return wire.WorkerStamps(
             job.w0, job.w1, job.w2, run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns, encoded_ns, sent_ns,
             self._worker, self._clock_id, d.attempt, d.lost_us,
-            run.batch_id, run.rows, len(run.jobs), run.reason.value, done.tokens_useful, done.tokens_padded,
+            run.batch_id, run.rows, len(run.members), run.reason.value, done.tokens_useful, done.tokens_padded,
         )  # fmt: skip
+
+
+def _answer(job: Job, stamps: wire.WorkerStamps, results: Sequence[Result]) -> work.Answer:
+    d = job.delivery
+    if job.is_parcel:
+        bodies = [_AGAIN if result.may_pass else result.body for result in results]
+        return work.Answer(d.id, d.attempt, False, wire.encode_parcel_reply(stamps, bodies))
+    return work.Answer(d.id, d.attempt, results[0].failed, wire.encode_reply(stamps, results[0].body))
 
 
 def _delay_us(attempt: int) -> int:
@@ -165,25 +188,26 @@ def _delay_us(attempt: int) -> int:
 
 def _tell_failures(run: Run, done: Executed) -> None:
     """Show the model's author where it failed; the client is told only what."""
-    for job, result in zip(run.jobs, done.results, strict=True):
+    for member, result in zip(run.members, done.results, strict=True):
         if result.traceback:
             humanlog.get().error(
                 f"the model failed\n{result.traceback}",
                 model=str(run.queue),
-                request_id=job.delivery.id,
-                trace_id=_trace(job)[0],
+                request_id=member.id,
+                trace_id=_trace(member)[0],
             )
 
 
-def _trace(job: Job) -> tuple[str, str]:
+def _trace(member: Member) -> tuple[str, str]:
     """Trace id and the gateway's span id of a request."""
-    parts = job.delivery.traceparent.split("-")
+    parts = member.traceparent.split("-")
     return (parts[1], parts[2]) if len(parts) > 2 else ("", "")
 
 
 def _wreq(
     queue: Queue,
     job: Job,
+    member: Member,
     outcome: str,
     times: tuple[int, int, int, int, int, int, int],
     error: tuple[str, str],
@@ -193,11 +217,11 @@ def _wreq(
 ) -> Wreq:
     """The log record of an attempt; `times` are w3 to w9, `error` code and text."""
     d = job.delivery
-    trace_id, span_id = _trace(job)
+    trace_id, span_id = _trace(member)
     return Wreq(
-        d.id, trace_id, span_id, queue.model, queue.version, d.attempt, outcome, job.w0, job.w1, job.w2, *times,
+        member.id, trace_id, span_id, queue.model, queue.version, d.attempt, outcome, job.w0, job.w1, job.w2, *times,
         d.sent_ns, d.gateway, d.entry_id, d.lost_us,
-        batch_id, position, job.waiting.rows, job.waiting.cost, len(d.payload), bytes_out, *error,
+        batch_id, position, member.request.rows, member.cost, len(d.payload) // len(job.members), bytes_out, *error,
     )  # fmt: skip
 
 
@@ -212,12 +236,12 @@ def _batch(run: Run, done: Executed) -> Batch:
         w5=done.collated_ns,
         w6=done.done_ns,
         w7=done.encoded_ns[-1],
-        requests=len(run.jobs),
+        requests=len(run.members),
         rows=run.rows,
         rows_max=run.config.max_batch_size or 1,
-        cost=sum(j.waiting.cost for j in run.jobs),
-        members=[j.delivery.id for j in run.jobs],
-        costs=[j.waiting.cost for j in run.jobs],
+        cost=sum(m.cost for m in run.members),
+        members=[m.id for m in run.members],
+        costs=[m.cost for m in run.members],
         oldest_wait=run.sealed_ns - run.jobs[0].w2,
         waiting_after=run.waiting_after,
         tokens_useful=done.tokens_useful,
@@ -239,12 +263,12 @@ def _batch(run: Run, done: Executed) -> Batch:
 
 def _counters(run: Run, done: Executed) -> dict[str, int]:
     """What the pass adds to the cumulative statistics of its model version (Triton's names and meaning)."""
-    n = len(run.jobs)
+    n = len(run.members)
     failed = sum(r.failed for r in done.results)  # another try counts as a failure of this pass
     input_ns = done.collated_ns - done.entered_ns
     infer_ns = done.done_ns - done.collated_ns
     output_ns = done.encoded_ns[-1] - done.done_ns
-    queue_ns = sum(j.delivery.waited_us * 1000 + run.sealed_ns - j.w1 for j in run.jobs)
+    queue_ns = sum(len(j.members) * (j.delivery.waited_us * 1000 + run.sealed_ns - j.w1) for j in run.jobs)
     total_ns = queue_ns + n * (input_ns + infer_ns + output_ns)
     size = f"b{run.rows}"
     return {

@@ -37,14 +37,14 @@ end
 
 local ids = redis.call('ZRANGE', KEYS[1], from, from + limit - 1)
 for _, rid in ipairs(ids) do
-  local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'q', 'sid', 'tp', 'pr', 'tn', 'm')
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'q', 'sid', 'tp', 'pr', 'tn', 'm', 'w')
   if is_adrift(rid, h) then
     local lane, sid = h[2], h[3]
     local fields
     if h[7] then fields = cmsgpack.unpack(h[7])[2]
     elseif sid ~= '' then fields = entry_fields(lane, sid) end
     -- With the entry most of the headers are gone.
-    fields = fields or {'r', rid, 'v', SCHEMA, 'ct', CONTENT_TYPE, 'tp', h[4] or '', 'ts', '', 'g3', '0'}
+    fields = fields or {'r', rid, 'v', SCHEMA, 'ct', h[8] and PARCEL_TYPE or CONTENT_TYPE, 'tp', h[4] or '', 'ts', '', 'g3', '0'}
     if h[1] == 'WAITING' then redis.call('LREM', T .. ':w:' .. h[5] .. ':' .. h[6], 1, rid)
     elseif h[1] ~= 'DELAYED' then redis.pcall('XACK', lane, GROUP, sid); redis.call('XDEL', lane, sid) end
     enqueue(T, rid, lane_after(T, lane), fields)

@@ -21,7 +21,7 @@ for i = 3, #ARGV do
       redis.call('UNLINK', T .. ':p:' .. rid)
       redis.call('HSET', R, 'st', status)
       redis.call('HDEL', R, 'm', 'own')
-      tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
+      untally(sums, h)
     end
     if h[ST] == 'RUNNING' then
       -- Its worker hears of it at once, and drops it if it has not begun.

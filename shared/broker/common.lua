@@ -33,10 +33,11 @@ local function book(T, sums)
   end
 end
 
--- What a script must know of a request to end it or to move it.
-local ST, Q, SID, GW, PR, TN, N, AS, OWN, HOOK, A = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+-- What a script must know of a request to end it or to move it. W, how many clients' requests it is, only a parcel has.
+local ST, Q, SID, GW, PR, TN, N, AS, OWN, HOOK, A, W = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+local function untally(sums, h) tally(sums, h[PR], h[TN], -tonumber(h[W] or 1), -tonumber(h[N])) end
 local function look_at(T, rid)
-  return redis.call('HMGET', T .. ':r:' .. rid, 'st', 'q', 'sid', 'gw', 'pr', 'tn', 'n', 'as', 'own', 'hook', 'a')
+  return redis.call('HMGET', T .. ':r:' .. rid, 'st', 'q', 'sid', 'gw', 'pr', 'tn', 'n', 'as', 'own', 'hook', 'a', 'w')
 end
 local function unqueue(T, rid, h)  -- out of wherever it waits or runs
   if h[ST] == 'WAITING' then redis.call('LREM', T .. ':w:' .. h[PR] .. ':' .. h[TN], 1, rid)
@@ -56,7 +57,7 @@ local function finish(T, rid, h, status, answer, sums)  -- with a verdict of our
   redis.call('SET', T .. ':p:' .. rid, answer, 'PX', math.max(1, redis.call('PTTL', R)))
   each_gateway(h[GW], function(gateway) redis.call('XADD', T .. ':g:' .. gateway, 'NOMKSTREAM', '*', rid, answer) end)
   if h[HOOK] then redis.call('XADD', T .. ':hooks', 'MAXLEN', '~', 100000, '*', 'r', rid) end
-  tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
+  untally(sums, h)
 end
 local function lane_after(T, lane)  -- a suspect stays one until it ends: it must not meet others again
   return lane == T .. ':q:' .. SUSPECTS and lane or T .. ':q:0'
@@ -74,7 +75,8 @@ end
 
 -- Dead letters: whole in one entry, so that nothing else has to be kept. The oldest go when there are too many.
 local function bury(T, rid, why, answer)
-  local h = redis.call('HMGET', T .. ':r:' .. rid, 'a', 'er', 'cr', 'lo', 'own', 'tn', 'pr', 'tp', 'enq', 'ask', 'hook')
+  local h = redis.call('HMGET', T .. ':r:' .. rid, 'a', 'er', 'cr', 'lo', 'own', 'tn', 'pr', 'tp', 'enq', 'ask', 'hook', 'w')
+  if h[12] then return end  -- a parcel's gateway hands the requests in it over one by one
   local payload, dlq = redis.call('GET', T .. ':p:' .. rid) or '', T .. ':dlq'
   redis.call('XADD', dlq, '*', 'r', rid, 'why', why, 'a', h[1] or '0', 'er', h[2] or '0', 'cr', h[3] or '0',
     'lo', h[4] or '0', 'own', h[5] or '', 'tn', h[6] or '', 'pr', h[7] or '2', 'tp', h[8] or '', 'enq', h[9] or '0',

@@ -37,7 +37,7 @@ for i = 3, #ARGV, 4 do
       push(by_gateway, h[GW], rid); push(by_gateway, h[GW], inline)
     end
     if h[HOOK] then redis.call('XADD', T .. ':hooks', 'MAXLEN', '~', 100000, '*', 'r', rid) end
-    tally(sums, h[PR], h[TN], -1, -tonumber(h[N]))
+    untally(sums, h)
     done[#done + 1] = rid
     out[#out + 1] = 'OK'
   end

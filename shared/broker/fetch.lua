@@ -21,7 +21,7 @@ local function listens(gateways)
 end
 local function start(lane, sid, rid, fields)
   local R = T .. ':r:' .. rid
-  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'enq', 'a', 'q', 'as', 'pr', 'tn', 'n')
+  local h = redis.call('HMGET', R, 'st', 'sid', 'dl', 'f', 'gw', 'enq', 'a', 'q', 'as', 'pr', 'tn', 'n', 'w')
   -- Entry ids are unique within a lane only: one handed on within a millisecond has the same id in the other lane.
   if (h[1] ~= 'QUEUED' and h[1] ~= 'RUNNING') or h[2] ~= sid or h[8] ~= lane then
     redis.call('XACK', lane, GROUP, sid); redis.call('XDEL', lane, sid)
@@ -34,7 +34,7 @@ local function start(lane, sid, rid, fields)
     redis.call('XACK', lane, GROUP, sid); redis.call('XDEL', lane, sid)
     redis.call('ZREM', T .. ':dl', rid)
     redis.call('UNLINK', R, T .. ':p:' .. rid)
-    tally(sums, h[10], h[11], -1, -tonumber(h[12]))
+    tally(sums, h[10], h[11], -tonumber(h[13] or 1), -tonumber(h[12]))
     redis.call('HINCRBY', T .. ':stats', 'orphan_count', 1)
     return
   end

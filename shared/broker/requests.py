@@ -14,7 +14,7 @@ import msgspec
 from shared.broker import scripts
 from shared.broker.connection import Argument, Connection
 from shared.keys import NORMAL, Queue, rate_limit
-from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
+from shared.wire import SCHEMA_VERSION
 
 RECORD_TTL_MS = 120_000
 """How long a record outlives its deadline; longer than a reconcile interval, or it would look lost."""
@@ -40,7 +40,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     """A request as its gateway hands it over. `budget_us`: what is left of its deadline.
 
     `priority` is HIGH, NORMAL or LOW. A `tenant` of more `weight` gets more turns while there is a backlog; it may have
-    `tenant_max` live requests (0: as many as any).
+    `tenant_max` live requests (0: as many as any). More than 1 of `requests` make a parcel, whose
+    payload is `wire.encode_parcel`.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     weight: float = 1
     tenant_max: int = 0
     job: Job | None = None
+    requests: int = 1
 
 
 class Limits(NamedTuple):
@@ -68,12 +70,12 @@ async def accept(
     c: Connection, queue: Queue, submissions: Sequence[Submission], *, gateway: str, limits: Limits
 ) -> list[tuple[str, str]]:
     """Hand over requests. Returns a status and a detail each, as accept.lua says."""
-    args: list[Argument] = [queue.tag, gateway, *limits, RECORD_TTL_MS, SCHEMA_VERSION, CONTENT_TYPE]
+    args: list[Argument] = [queue.tag, gateway, *limits, RECORD_TTL_MS, SCHEMA_VERSION]
     args.append(REPLY_STREAM_TTL_MS)
     for s in submissions:
         args += (
             s.id, s.budget_us, s.payload, s.priority, s.tenant, str(s.weight), s.tenant_max,
-            s.traceparent, s.tracestate, s.sent_ns, _packed(s.job) if s.job else b"",
+            s.traceparent, s.tracestate, s.sent_ns, _packed(s.job) if s.job else b"", s.requests,
         )  # fmt: skip
     reply = await scripts.run(c, "accept", (queue.deadlines,), args)
     return [(reply[i].decode(), reply[i + 1].decode()) for i in range(0, len(reply), 2)]
@@ -161,8 +163,8 @@ async def throttle(c: Connection, tenant: str, *, interval_us: int, burst: int, 
 
 async def depths(c: Connection, queues: Sequence[Queue]) -> dict[str, int]:
     """Live requests by queue: waiting, queued, delayed and running."""
-    live = [(str(queue), c.call("ZCARD", queue.deadlines)) for queue in queues]
-    return {name: int(await future) for name, future in live}
+    live = [(str(queue), c.call("HMGET", queue.counts, "l1", "l2", "l3")) for queue in queues]
+    return {name: sum(int(n or 0) for n in await future) for name, future in live}
 
 
 async def counters(c: Connection, queue: Queue) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shared.broker.connection import Argument, Connection, ReplyError
 from shared.keys import GROUP, SUSPECTS
-from shared.wire import CONTENT_TYPE, SCHEMA_VERSION
+from shared.wire import CONTENT_TYPE, PARCEL_TYPE, SCHEMA_VERSION
 
 READY_MAX = 128
 """So many undelivered entries make a backlog: from then on tenants wait in lists of their own and take turns."""
@@ -42,7 +42,8 @@ NAMES = (
 
 def _constants() -> bytes:
     return f"""\
-local GROUP, SUSPECTS, SCHEMA, CONTENT_TYPE = '{GROUP}', {SUSPECTS}, '{SCHEMA_VERSION}', '{CONTENT_TYPE}'
+local GROUP, SUSPECTS, SCHEMA = '{GROUP}', {SUSPECTS}, '{SCHEMA_VERSION}'
+local CONTENT_TYPE, PARCEL_TYPE = '{CONTENT_TYPE}', '{PARCEL_TYPE}'
 local READY_MAX, LOWER_TURN, DLQ_MAX, DLQ_BYTES_MAX =
   {READY_MAX}, {LOWER_TURN}, {DEAD_LETTERS_MAX}, {DEAD_LETTERS_BYTES_MAX}
 """.encode()
