@@ -281,3 +281,23 @@ def test_text_that_is_no_text_is_a_wire_error(text: bytes) -> None:
     """Names are UTF-8."""
     with pytest.raises(WireError):
         wire.decode_request(b"\x92\x90\x91" + text)
+
+
+@given(st.lists(st.tuples(names, names, names, requests), max_size=4))
+def test_a_parcel_comes_back_as_it_was(members: list[tuple[str, str, str, RequestBody]]) -> None:
+    """Each request in it, with its own headers."""
+    packed = wire.encode_parcel([(*head, wire.encode_request(body)) for *head, body in members])
+    assert [(m.id, m.traceparent, m.tracestate, m.body) for m in wire.decode_parcel(packed)] == members
+
+
+@given(stamps, st.lists(replies, max_size=4))
+def test_the_answers_to_a_parcel_come_back_as_they_were(head: WorkerStamps, bodies: list[ReplyBody]) -> None:
+    """In order, with the same stamps; the answer to one request is none to a parcel, nor the other way round."""
+    packed = wire.encode_parcel_reply(head, [wire.encode_reply_body(body) for body in bodies])
+    assert wire.decode_parcel_reply(packed) == [wire.Reply(body, head) for body in bodies]
+    with pytest.raises(WireError, match="neither an answer nor a verdict"):
+        wire.decode_reply(packed)
+    for other in (wire.encode_reply(head, wire.encode_reply_body(ReplyBody())), b"!deadline|late", b"*", packed[:-1]):
+        if other != packed[:-1] or bodies:
+            with pytest.raises(WireError):
+                wire.decode_parcel_reply(other)

@@ -40,6 +40,8 @@ class Auditor:
     plan: Plan
     cases: dict[int, Case] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    parcels: dict[str, list[int]] = field(default_factory=dict)
+    """What is in each."""
     deaths: int = 0
     """Of workers, lost leases included: whatever may cost a request an attempt."""
     _rolled_back: bool = False
@@ -65,12 +67,14 @@ class Auditor:
     def delivered(self, worker: str, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """A worker learns of requests."""
         for d in deliveries:
-            self._held[worker, number_of(d.id)] = (d.attempt, d.entry_id, now_ns + d.left_us * 1000)
+            for number in self._numbers_of(d.id):
+                self._held[worker, number] = (d.attempt, d.entry_id, now_ns + d.left_us * 1000)
 
     def told(self, worker: str, ids: Sequence[str]) -> None:
         """A worker learns that requests are not its own any more."""
         for rid in ids:
-            self._held.pop((worker, number_of(rid)), None)
+            for number in self._numbers_of(rid):
+                self._held.pop((worker, number), None)
 
     def computing(self, worker: str, numbers: Sequence[int], now_ns: int) -> None:
         """A worker's device begins."""
@@ -87,21 +91,33 @@ class Auditor:
             )
             self._computed.add(pass_)
 
-    def completed(self, ids: Sequence[str], statuses: Sequence[str]) -> None:
+    def completed(self, ids: Sequence[str], statuses: Sequence[str], answers: Sequence[bytes]) -> None:
         """Redis was given answers."""
-        for rid, status in zip(ids, statuses, strict=True):
+        for rid, status, answer in zip(ids, statuses, answers, strict=True):
             if status == "OK":
-                taken = (number_of(rid), self._life)
-                self.expect(taken not in self._answered, f"two answers to {taken[0]} were taken")
-                self._answered.add(taken)
+                for number in self._answered_by(rid, answer):
+                    taken = (number, self._life)
+                    self.expect(taken not in self._answered, f"two answers to {taken[0]} were taken")
+                    self._answered.add(taken)
 
-    def accepted(self, ids: Sequence[str], _: Sequence[str]) -> None:
+    def _answered_by(self, rid: str, answer: bytes) -> list[int]:
+        if rid not in self.parcels:
+            return [number_of(rid)]
+        try:
+            replies = wire.decode_parcel_reply(answer)
+        except wire.WireError:
+            return []  # its requests are handed over by themselves
+        return [n for n, reply in zip(self.parcels[rid], replies, strict=True) if reply.body.error_code != wire.AGAIN]
+
+    def _numbers_of(self, rid: str) -> list[int]:
+        return self.parcels.get(rid) or [number_of(rid)]
+
+    def accepted(self, ids: Sequence[str], *_: object) -> None:
         """Redis was asked to take requests, perhaps by a command that was on its way for long.
 
         One that its gateway has forgotten already is computed once more, for nobody.
         """
-        for rid in ids:
-            number = number_of(rid)
+        for number in (number for rid in ids for number in self._numbers_of(rid)):
             case = self.cases.get(number)
             if case is not None and case.ended_at_s is not None:
                 self._answered.discard((number, self._life))

@@ -90,6 +90,8 @@ class Plan:
     queue_max: int
     ready_max: int
     """So many undelivered entries make a backlog, in which tenants take turns."""
+    parcels: bool
+    """Whether requests of one tick travel together where they can, whatever the model takes."""
     requests: list[Asked] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     weather: Weather = field(default_factory=Weather)
@@ -120,6 +122,7 @@ def draw(seed: int) -> Plan:
         service_s=(quick, quick + rng.choice((0.02, 0.1, 0.6))),
         queue_max=rng.choice((10_000, 10_000, 10_000, 12)),
         ready_max=rng.choice((128, 1, 3)),
+        parcels=rng.random() < 0.5,
         weather=Weather(
             cut=rng.choice((0.0, 0.0, 0.003, 0.03)),
             delay=rng.choice((0.0, 0.0, 0.01, 0.1)),

@@ -221,8 +221,9 @@ def strlen(db: Database, a: list[bytes]) -> Reply:
 
 @command("INCRBY", 3, deny_oom=True)
 def incrby(db: Database, a: list[bytes]) -> Reply:
+    by = integer(a[1])
     held = db.typed(a[0], bytes)
-    value = integer(b"0" if held is None else held) + integer(a[1])
+    value = integer(b"0" if held is None else held) + by
     db.values[a[0]] = b"%d" % value
     return value
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,9 @@ from simulation.virtual_time import START_NS, Process, VirtualLoop, current
 from simulation.virtual_world import Log, believing_in, sha_of
 from support.audit import disorder, leftovers
 
+from gateway import parcels
 from gateway.replies import Replies
-from gateway.submit import Submitter
+from gateway.submit import Pending, Submitter
 from gateway.tenants import ANYONE, Tenant
 from shared.broker import requests, scripts, work
 from shared.broker.connection import BrokerError, Connection
@@ -41,6 +43,10 @@ LOST_MAX_S = 1.0
 """Redis syncs its append-only file every second."""
 RECORDS_LIVE_S = 100_000.0
 """Longer than anything in Redis that has a time to live."""
+
+PAUSE_NS = 300_000_000
+"""How long after a parcel that did not go well others are made: not so long that there would be no other."""
+REQUEST_ID = re.compile(rb"\d{%d}(\.\d+)?" % ID_LENGTH)
 
 _WAYS_TO_LEARN = ("drop", "withdraw")
 """Methods that tell a worker's loop of requests that it need not run."""
@@ -113,9 +119,11 @@ class World:
     def _observe(self, client: Client, words: list[bytes], reply: bytes) -> None:
         self.trace.command(self.loop.now_ns, client.name, words, reply)
         if words[0] == b"EVALSHA" and words[1] in self._told_of and reply[:1] == b"*":
-            ids = [word.decode() for word in words if len(word) == ID_LENGTH and word.isdigit()]
+            at = [i for i, word in enumerate(words) if REQUEST_ID.fullmatch(word)]
             # *N, then a length and a text each.
-            self._told_of[words[1]](ids, reply.decode().split("\r\n")[2::2])
+            statuses = reply.decode().split("\r\n")[2::2]
+            # What comes third after the id is the answer, where one is given.
+            self._told_of[words[1]]([words[i].decode() for i in at], statuses, [words[i + 3] for i in at])
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
@@ -257,6 +265,7 @@ class World:
                 deadline_at_ns=self.loop.now_ns + int(asked.deadline_s * 1e9),
                 tenant=ANYONE if asked.tenant == "-" else Tenant(asked.tenant, weight=0.5 + len(asked.tenant)),
                 priority=asked.priority,
+                company=self.plan.max_batch_size if asked.rows == 1 else 1,
             )
             case.asked = replace(asked, at_s=self.now_s)
             case.outcome = await pending.answer
@@ -403,18 +412,26 @@ class World:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         auditor, loop = self.auditor, self.loop
-        fetch = work.fetch
+        fetch, pack = work.fetch, Submitter._pack
 
         async def watched_fetch(*args: Any, **kwargs: Any) -> Any:
             deliveries = await fetch(*args, **kwargs)
             auditor.delivered(_who(), deliveries, loop.now_ns)
             return deliveries
 
+        def watched_pack(submitter: Submitter, ps: list[Pending]) -> Pending:
+            parcel = pack(submitter, ps)
+            auditor.parcels[parcel.id] = [number_of(p.id) for p in ps]
+            return parcel
+
+        def pays(pace: parcels.Pace, now_ns: int) -> bool:
+            return self.plan.parcels and now_ns >= pace._not_before_ns
+
         def hearing(learn: Any) -> Any:
             def heard(worker: WorkerLoop, ended: Any) -> None:
                 ids = [e if isinstance(e, str) else e[0] for e in ended]
                 if ids:
-                    self.note(_who(), "drops", requests=[number_of(rid) for rid in ids])
+                    self.note(_who(), "drops", requests=ids)
                     auditor.told(_who(), ids)
                 learn(worker, ended)
 
@@ -424,6 +441,9 @@ class World:
         with (
             patch.object(work, "fetch", watched_fetch),
             patch.multiple(WorkerLoop, **ways),
+            patch.object(Submitter, "_pack", watched_pack),
+            patch.object(parcels.Pace, "pays", pays),
+            patch.object(parcels, "PAUSE_NS", PAUSE_NS),
         ):
             yield
 

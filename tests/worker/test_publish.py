@@ -15,7 +15,7 @@ from shared.events import Batch, Event, Wreq
 from shared.keys import Queue
 from shared.policy.batching import CloseReason, Waiting
 from worker.device import Executed, Result
-from worker.intake import Job
+from worker.intake import Job, Member
 from worker.models.interface import ModelConfig, ModelRequest
 from worker.publish import Publisher, Run
 
@@ -23,7 +23,8 @@ DELIVERY = work.Delivery(
     "id-1", "lane", "1-2", 3, 60_000_000, 7, 11, "gw-1", 1, wire.CONTENT_TYPE, f"00-{'a' * 32}-{'b' * 16}-01", "", 90,
     b"payload",
 )  # fmt: skip
-JOB = Job(DELIVERY, Waiting("id-1", 2, 5, None, 103, 1 << 60), ModelRequest({}), [], 101, 102, 103)
+MEMBER = Member("id-1", DELIVERY.traceparent, ModelRequest({}, rows=2), [], 5)
+JOB = Job(DELIVERY, Waiting("id-1", 2, 5, None, 103, 1 << 60), [MEMBER], 101, 102, 103)
 DONE = Executed(
     [Result(b"a body")], 105, 106, 107, [108], 0, 1, 0, 2, 3, 4, 5, 6, 7, tokens_useful=20, tokens_padded=24, splits=0
 )
@@ -50,7 +51,7 @@ async def test_a_request_has_every_fact_under_its_name(monkeypatch: pytest.Monke
     monkeypatch.setattr(work, "complete", complete)
     monkeypatch.setattr(work, "count", count)
     config = ModelConfig("m", "1", "pytorch_python", (), (), Path(), max_batch_size=8)
-    run = Run("w-1.9", Queue("m", "1"), config, [JOB], CloseReason.FULL, 104, 1, True, 0, 2, DONE)
+    run = Run("w-1.9", Queue("m", "1"), config, [JOB], [MEMBER], CloseReason.FULL, 104, 1, True, 0, 2, DONE)
     log = Logged()
     await Publisher(cast(Connection, None), cast(EventLog, log), "w-1", "clock").publish(run)
 
