@@ -301,7 +301,7 @@ def ask(
         payload = body.encode() if isinstance(body, str) else body
         connection.request(method or ("GET" if body is None else "POST"), path, payload, dict(headers or {}))
         return read_answer(connection.getresponse())
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # gone, or going
         return Answer(0, {}, b"")
     finally:
         connection.close()
