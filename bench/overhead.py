@@ -4,8 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import shutil
 import socket
 import statistics
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from bench.about import about
 from forensics.load import Logs
 from forensics.report import print_to, segment_table
 from forensics.requests import rows
-from shared import clock, humanlog
+from shared import humanlog
 from shared.events import Req
 from tailrace.up import UpOptions, running
 
@@ -137,17 +135,7 @@ def _table(cells: list[dict[str, Any]]) -> Table:
 
 
 def _about(a: argparse.Namespace) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE).stdout
-    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":?")
-    return {
-        "command": "python -m bench.overhead " + " ".join(sys.argv[1:]),
-        "commit": commit.strip(),
-        "unix_s": clock.wall_us() // 1_000_000,
-        "cpu": model.partition(":")[2].strip(),
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in ("aiohttp", "redis", "torch", "uvloop", "msgspec")},
+    return about("python -m bench.overhead " + " ".join(sys.argv[1:])) | {
         "workers": a.workers,
         "seconds": a.seconds,
         "rounds": a.rounds,
