@@ -12,6 +12,7 @@ import click
 from forensics.commands import audit_command, explain_command, requests_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
+from tailrace.bench_command import bench_command
 from tailrace.dlq import dlq_command
 
 Command = Callable[..., Any]
@@ -190,6 +191,7 @@ cli.add_command(explain_command)
 cli.add_command(requests_command)
 cli.add_command(audit_command)
 cli.add_command(dlq_command)
+cli.add_command(bench_command)
 
 
 def main() -> None:
