@@ -118,7 +118,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         await runner.setup()
         await know_the_fleet(connection, directory)
         try:
-            site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
+            site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG, reuse_port=settings.gateways > 1)
             await site.start()
         except OSError as e:
             human.error("cannot listen", host=settings.host, port=settings.port, reason=e.strerror or str(e))

@@ -53,6 +53,9 @@ class GatewaySettings(CommonSettings):
 
     host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all.")
     port: int = setting(8000, "TCP port to listen on; 0 takes a free one.", min=0, max=65535)
+    gateways: int = setting(
+        1, "How many gateways listen on the same port of this machine, and share its connections.", min=1, max=64
+    )
     request_timeout_s: float = setting(
         60.0, "Deadline of a request that names none, and the longest one may name.", min=0.001
     )

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from forensics.commands import audit_command, explain_command, requests_command
+from forensics.log_commands import logs_command, sql_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
 from tailrace.bench_command import bench_command
@@ -98,6 +99,14 @@ def worker(**flags: Any) -> None:
 
 @cli.command(short_help="Run everything on this machine, until Ctrl-C.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 256), help="How many workers to run.")
+@click.option(
+    "--gateways",
+    envvar="TAILRACE_GATEWAYS",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="How many gateways share the port; one is busy at some thousand requests a second.",
+)
 @click.option(
     "--model-repository",
     default="",
@@ -190,6 +199,8 @@ def demo(**options: Any) -> None:
 cli.add_command(explain_command)
 cli.add_command(requests_command)
 cli.add_command(audit_command)
+cli.add_command(logs_command)
+cli.add_command(sql_command)
 cli.add_command(dlq_command)
 cli.add_command(bench_command)
 

@@ -1,4 +1,4 @@
-"""Everything on one machine: an embedded Redis, a gateway and workers, each a process of its own, supervised."""
+"""Everything on one machine: an embedded Redis, gateways and workers, each a process of its own, supervised."""
 
 import asyncio
 import contextlib
@@ -35,6 +35,7 @@ class UpOptions:
     """What `tailrace up` was asked for. Empty `redis`: an embedded one; `threads` 0: the cores left, shared evenly."""
 
     workers: int = 1
+    gateways: int = 1
     model_repository: str = ""
     redis: str = ""
     host: str = "127.0.0.1"
@@ -57,7 +58,7 @@ class Stack:
         self.port = options.port or _free_port(options.host)
         self.url = f"http://{options.host}:{self.port}"
         self.redis_url = options.redis
-        self.gateway: Child | None = None
+        self.gateways: list[Child] = []
         self.workers: list[Child] = []
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._redis: EmbeddedRedis | None = None
@@ -86,9 +87,15 @@ class Stack:
         common += ["--drain-s", str(self.options.drain_s)]
         # The URL may hold a password, which must not show in the list of processes.
         env = {"TAILRACE_REDIS": self.redis_url}
-        self.gateway = Child(
-            "gateway", [*base, "gateway", *common, "--host", self.options.host, "--port", str(self.port)], env
-        )
+        address = ["--host", self.options.host, "--port", str(self.port), "--gateways", str(self.options.gateways)]
+        self.gateways = [
+            Child(
+                "gateway" if self.options.gateways == 1 else f"gateway {i + 1}",
+                [*base, "gateway", *common, *address],
+                env,
+            )
+            for i in range(self.options.gateways)
+        ]
         repository = ["--model-repository", self.options.model_repository] if self.options.model_repository else []
         self.workers = [
             Child(
@@ -98,7 +105,7 @@ class Stack:
             )
             for i in range(self.options.workers)
         ]
-        for child in (self.gateway, *self.workers):
+        for child in (*self.gateways, *self.workers):
             self._own(self._keep(child))
 
     async def wait_ready(self) -> None:
@@ -117,9 +124,8 @@ class Stack:
         raise GaveUp(f"nothing was ready within {READY_TIMEOUT_S:.0f} s; the processes' messages are above")
 
     async def stop(self) -> None:
-        """Stop in order: the gateway finishes its requests, then the workers, then Redis."""
-        if self.gateway:
-            await self.gateway.stop(self.options.drain_s + KILL_AFTER_DRAIN_S)
+        """Stop in order: the gateways finish their requests, then the workers, then Redis."""
+        await asyncio.gather(*(g.stop(self.options.drain_s + KILL_AFTER_DRAIN_S) for g in self.gateways))
         await asyncio.gather(*(w.stop(self.options.drain_s + KILL_AFTER_DRAIN_S) for w in self.workers))
         for task in self._tasks:
             task.cancel()
@@ -239,7 +245,7 @@ async def _main(options: UpOptions) -> None:
         if stack.failed.done():
             stack.failed.result()
     finally:
-        if stack.gateway:
+        if stack.gateways:
             humanlog.get().info("stopping")
         await stack.stop()
 

@@ -23,6 +23,7 @@ SHOWN_ELSEWHERE = {
     "lease_s": "tests/e2e/test_failures.py",
     "model_repository": "tests/e2e/test_scale.py",
     "pass_max_s": "tests/e2e/test_poison.py",
+    "gateways": "tests/e2e/test_scale.py",
     "tenants": "tests/e2e/test_tenants_e2e.py",
     "job_timeout_s": "tests/e2e/test_jobs.py",
     "job_ttl_s": "tests/e2e/test_jobs.py",

@@ -18,7 +18,7 @@ from e2e_stack import Process, Reply, Stack
 from forensics.load import Logs
 from shared import clock
 from shared.broker.embedded import EmbeddedRedis
-from shared.events import Batch, Evt
+from shared.events import Batch, Evt, Req
 from shared.keys import NORMAL, Queue
 
 LANE = Queue("slow", "1").lanes[NORMAL]
@@ -276,3 +276,22 @@ def test_help_and_version_need_neither_redis_nor_torch() -> None:
         assert command in shown.stdout
     assert "torch" not in modules
     assert "aiohttp" not in modules
+
+
+async def test_two_gateways_share_a_port_and_its_connections(slow_repository: Path) -> None:
+    """`up --gateways 2`: the kernel deals the connections out, and either answers for the whole fleet."""
+    running = e2e_stack.start_up(slow_repository, "--gateways", "2")
+    try:
+        gateways = running.main.children_like("gateway")
+        assert len(gateways) == 2
+        # Each asks on a connection of its own: that all of 64 fall to one gateway is a chance of one in 2^63.
+        replies = await e2e_stack.ask_many(running.url, range(64), at_once=64)
+        assert not e2e_stack.wrong(replies)
+
+        def both_answered() -> bool:
+            answered = {line.envelope.pid for line in Logs.load([running.log_dir], (Req,)).of(Req)}
+            return answered == {gateway.pid for gateway in gateways}
+
+        await e2e_stack.soon(both_answered, within_s=5, what="both have logged requests")
+    finally:
+        e2e_stack.stop_all(running)

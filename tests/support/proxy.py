@@ -26,13 +26,15 @@ class Fault(StrEnum):
 _ON_REQUESTS = {Fault.LOSE_REQUEST, Fault.CUT_MID_REQUEST, Fault.DROP_REQUESTS, Fault.BLACKHOLE}
 _ON_REPLIES = {Fault.LOSE_REPLY, Fault.CUT_MID_REPLY, Fault.DROP_REPLIES, Fault.BLACKHOLE, Fault.HALF_CLOSE}
 _ENDS = {Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.CUT_MID_REPLY, Fault.CUT_MID_REQUEST}
+_VANISH = {Fault.DROP_REQUESTS, Fault.DROP_REPLIES, Fault.BLACKHOLE}
 _HALVES = {Fault.CUT_MID_REPLY, Fault.CUT_MID_REQUEST}
 
 
 class Proxy:
     """Listens on a unix socket, or on a TCP port of 127.0.0.1. `fault` may be set at any time; `set` lifts a stall.
 
-    A fault that ends the connection strikes once: `fault` is NONE again afterwards.
+    A fault that ends the connection strikes once: `fault` is NONE again afterwards. A connection that bytes of vanished
+    carries none of the later ones: no network closes a gap in a stream.
     """
 
     def __init__(self, upstream: Path, socket: Path | None = None) -> None:
@@ -76,6 +78,8 @@ class Proxy:
         """Let `fault` strike from now on."""
         self.fault = fault
         self.struck.clear()
+        for link in [link for link in self._links if link.has_gap]:
+            link.cut()
         if fault is not Fault.STALL:
             stalled, self._stalled = self._stalled, []
             for write, data in stalled:
@@ -98,6 +102,7 @@ class _Link(asyncio.Protocol):
         self._early: list[bytes] = []
         self._is_half_closed = False
         self._late = 0
+        self.has_gap = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._client = transport
@@ -150,6 +155,7 @@ class _Link(asyncio.Protocol):
             write(data)
             return
         self._proxy.struck.set()
+        self.has_gap |= fault in _VANISH
         if fault in _HALVES:
             write(data[: max(1, len(data) // 2)])
         if fault is Fault.HALF_CLOSE:
