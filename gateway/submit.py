@@ -437,7 +437,8 @@ class Submitter:
         for p, (status, detail) in zip(ps, outcomes, strict=True):
             p.g4 = now
             for member in p.members:
-                member.g4 = member.g4 or now  # the answer may have been faster
+                if member.parcel is None:  # the answer was faster; while it is in the parcel it is not looked up itself
+                    member.g4 = member.g4 or now
             if status in ("OK", "DUP"):
                 if status == "OK":
                     p.entry_id = detail

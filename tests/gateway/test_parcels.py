@@ -159,6 +159,15 @@ async def test_a_lost_one_is_handed_over_again(scene: Scene, submitter: Submitte
     assert {p.submits for p in pending} == {2}
 
 
+async def test_its_members_are_not_looked_up_themselves(scene: Scene, submitter: Submitter) -> None:
+    """They have no record of their own, and would look lost."""
+    pending = [submit(submitter, scene, rid) for rid in "ab"]
+    await sent(submitter)
+    (parcel,) = submitter._parcels.values()
+    assert parcel.g4
+    assert [p.g4 for p in pending] == [0, 0]
+
+
 def test_only_what_is_alike_and_has_time_shares() -> None:
     """Tenant, priority, room in a pass, size, time left."""
     now = 1_000 * MINUTE_NS
