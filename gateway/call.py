@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gateway.submit import Pending
+from gateway.pending import Pending
 from gateway.trace import Trace
 from shared import timeline, wire
 from shared.errors import ErrorKind, TailraceError

@@ -24,11 +24,12 @@ from gateway.job_ask import digest_of, encode_ask
 from gateway.jobs import Jobs, result_of
 from gateway.oip_reply import empty_reply, render_infer
 from gateway.oip_request import InferCall, parse_infer
+from gateway.pending import SameRequest
 from gateway.refusals import late_error, stopping_error
 from gateway.reply import HttpReply, infer_reply
 from gateway.results import Results, has_ended, stands
 from gateway.routes import MODEL, VERSION, Routes
-from gateway.submit import SameRequest, Submitter
+from gateway.submit import Submitter
 from gateway.tenants import ANYONE, Tenant
 from gateway.webhooks import AllowedHosts
 from shared import clock, wire

@@ -17,10 +17,11 @@ from gateway.durability import Confirmations, durability_of
 from gateway.headers import budget_of, preferences_of
 from gateway.job_ask import render_result
 from gateway.oip_request import InferCall
+from gateway.pending import SameRequest
 from gateway.reply import HttpReply, infer_reply
 from gateway.results import Results, has_ended, stands
 from gateway.routes import VERSION, Routes
-from gateway.submit import SameRequest, Submitter
+from gateway.submit import Submitter
 from gateway.tenants import Tenant
 from shared import clock, wire
 from shared.broker.requests import Attached, Job

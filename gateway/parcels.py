@@ -12,12 +12,9 @@ people waiting, and none for requests whose deadline is near.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from gateway.pending import Pending
 from shared import wire
-
-if TYPE_CHECKING:
-    from gateway.submit import Pending
 
 CHEAP_NS = 500_000
 """A model that takes less than this for a request is cheaper than the queue."""
@@ -65,7 +62,7 @@ class Pace:
         return self._takes_ns < CHEAP_NS and now_ns >= self._not_before_ns and now_ns - self._heard_ns < STALLED_NS
 
 
-def grouped(ps: "Sequence[Pending]", now_ns: int) -> "list[list[Pending]]":
+def grouped(ps: Sequence[Pending], now_ns: int) -> list[list[Pending]]:
     """Who travels with whom, in order of arrival; a group of one travels as it is."""
     groups: list[list[Pending]] = []
     open_groups: dict[tuple[str, int], list[Pending]] = {}

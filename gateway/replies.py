@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from gateway.submit import Pending, Submitter
+from gateway.pending import Pending
+from gateway.submit import Submitter
 from shared import clock, wire
 from shared.broker import requests
 from shared.broker.connection import BrokerError, Connection

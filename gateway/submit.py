@@ -1,11 +1,10 @@
 """From an encoded request to its answer: hand it over, wait, and make sure that it ends.
 
 Theory of operation. `pending` holds each request, body included, until its answer is final; the body is the
-retransmission buffer, so a request survives even a Redis that lost everything. Requests of one event-loop tick leave
-in one script call per queue. Accepting is idempotent by id: whatever happened to the connection, the same request is
-handed over again until Redis has said yes. Answers arrive on this gateway's reply streams (`replies.py`); a request
-that heard nothing for a while is looked up (`reconcile`) and handed over again if its record is gone. The deadline is
-kept here, by a timer, so a client is answered on time whatever Redis and the workers do.
+retransmission buffer, so a request survives even a Redis that lost everything: it is handed over until Redis has said
+yes (`handover.py`). Answers arrive on this gateway's reply streams (`replies.py`); a request that heard nothing for a
+while is looked up (`reconcile`) and handed over again if its record is gone. The deadline is kept here, by a timer, so
+a client is answered on time whatever Redis and the workers do.
 
 Requests for a cheap model travel together (`parcels.py`). A parcel is handed over, looked up and answered like a
 request; its members stay pending, each with its own deadline, and what ends the parcel otherwise than by an answer
@@ -15,73 +14,23 @@ What must stay true: a request leaves `pending` exactly once, and whoever remove
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
 from typing import Any
 
+from gateway.handover import CALL_REQUESTS_MAX, HandOver
 from gateway.parcels import Pace, grouped
+from gateway.pending import ACCEPTED, Pending, SameRequest
 from gateway.refusals import late_error, refusal
 from gateway.tenants import ANYONE, Tenant
 from shared import clock, wire
 from shared.broker import requests
-from shared.broker.connection import BrokerError, Busy, Connection
+from shared.broker.connection import BrokerError, Connection
 from shared.errors import ErrorKind, TailraceError
 from shared.keys import NORMAL, Queue
 
-RETRY_S = 0.05
-CALL_BYTES_MAX = 1 << 20
-CALL_REQUESTS_MAX = 256
-HAND_OVER_AT = 16
-"""So many requests leave before their tick ends: the workers begin while this loop still reads the others."""
 RECONCILE_INTERVAL_S = 1.0
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
-CANCEL_TRIES_S = 30.0
-LAST_WORDS_S = 1.0
-"""A gateway that stops and gives requests up takes so long to say so to Redis."""
-
-
-class SameRequest(Exception):
-    """The client's idempotency key belongs to an earlier request, `request_id`, which is this one's answer too."""
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(request_id)
-        self.request_id = request_id
-
-
-ACCEPTED = wire.Reply(wire.ReplyBody(), None)
-"""The answer of a job that nobody waits for: it is in the queue."""
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A request between hand-over and answer, or a parcel of such. Stamps g3..g5 as in docs/architecture.md,
-    0 = not reached. `company`: so many like it fit a pass. Only a parcel has `members`.
-    """
-
-    id: str
-    queue: Queue
-    payload: bytes
-    traceparent: str
-    tracestate: str
-    deadline_at_ns: int
-    late: ErrorKind
-    answer: "asyncio.Future[wire.Reply]"
-    tenant: Tenant = ANYONE
-    priority: int = NORMAL
-    job: requests.Job | None = None
-    company: int = 1
-    g3: int = 0
-    g4: int = 0
-    g5: int = 0
-    entry_id: str = ""
-    submits: int = 0
-    looked_up_at_ns: int = 0
-    timer: asyncio.TimerHandle | None = field(default=None)
-    withdrawn: str = ""
-    """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
-    parcel: "Pending | None" = None
-    members: "list[Pending]" = field(default_factory=list)
 
 
 class Submitter:
@@ -102,14 +51,18 @@ class Submitter:
         self._loop = asyncio.get_running_loop()
         self._inflight_max = inflight_max
         self._inflight_bytes_max = inflight_bytes_max
-        self._limits = limits
         self._bytes = 0
         self._parcels: dict[str, Pending] = {}
         self._paces: dict[Queue, Pace] = {}
-        self._outbox: dict[Queue, list[Pending]] = {}
-        self._cancels: dict[tuple[Queue, bool, bool], list[str]] = {}
-        self._flush_due = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._hand_over = HandOver(
+            connection,
+            gateway,
+            limits,
+            is_open=self.is_open,
+            pack=self._bundle,
+            accepted=self._accepted,
+            failed=self._fail,
+        )
 
     def submit(
         self,
@@ -149,7 +102,7 @@ class Submitter:
         now = clock.now_ns()
         self._pace(queue).begin(now)
         p.timer = self._loop.call_later(max(0.0, (deadline_at_ns - now) / 1e9), self._expire, p)
-        self._hand_over(p)
+        self._hand_over.hand_over(p)
         return p
 
     def find(self, id: str) -> Pending | None:
@@ -232,7 +185,7 @@ class Submitter:
                 self._unpack(p)
             elif state == "GONE":
                 p.g4 = 0
-                self._hand_over(p)
+                self._hand_over.hand_over(p)
             elif answer:
                 self.resolve(p, answer, now)
                 if p.job is None:
@@ -248,23 +201,24 @@ class Submitter:
 
     def own(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the submitter."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._hand_over.own(work)
+
+    @property
+    def is_quiet(self) -> bool:
+        """All is said to Redis."""
+        return self._hand_over.is_quiet
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until every answer is given and everything is said to Redis, at most `timeout_s`."""
         until_ns = clock.now_ns() + int(timeout_s * 1e9)
-        while (self.pending or self._tasks) and clock.now_ns() < until_ns:
-            waited_for = [p.answer for p in self.pending.values()] + list(self._tasks)
+        while (self.pending or not self.is_quiet) and clock.now_ns() < until_ns:
+            waited_for = [p.answer for p in self.pending.values()] + self._hand_over.tasks
+            if not waited_for:
+                await asyncio.sleep(0)  # a flush is due
+                continue
             await asyncio.wait(waited_for, timeout=(until_ns - clock.now_ns()) / 1e9)
-        if self.pending:
-            self._give_up()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=LAST_WORDS_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._give_up()
+        await self._hand_over.close()
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -275,7 +229,6 @@ class Submitter:
             self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, text, retry_after_s=1))
             if p.job is None:
                 self._cancel(p, expired=False)
-        self._flush()
 
     def _remove(self, p: Pending) -> bool:
         """True for the one who removes it, and must see to its end."""
@@ -328,24 +281,14 @@ class Submitter:
     def _hand_over_alone(self, p: Pending) -> None:
         if self.is_open(p):
             p.company, p.g4 = 1, 0
-            self._hand_over(p)
+            self._hand_over.hand_over(p)
 
-    def _hand_over(self, p: Pending) -> None:
-        waiting = self._outbox.setdefault(p.queue, [])
-        waiting.append(p)
-        if len(waiting) >= HAND_OVER_AT:
-            del self._outbox[p.queue]
-            self._send(p.queue, waiting)
-        else:
-            self._schedule_flush()
-
-    def _send(self, queue: Queue, ps: list[Pending]) -> None:
-        """One call a queue, in slices that do not hold Redis up."""
+    def _bundle(self, queue: Queue, ps: list[Pending]) -> list[Pending]:
+        """What travels: requests, or parcels of them."""
         now = clock.now_ns()
-        if len(ps) > 1 and self._pace(queue).pays(now):
-            ps = [group[0] if len(group) == 1 else self._pack(group) for group in grouped(ps, now)]
-        for part in _slices(ps):
-            self.own(self._accept(queue, part))
+        if len(ps) < 2 or not self._pace(queue).pays(now):
+            return ps
+        return [group[0] if len(group) == 1 else self._pack(group) for group in grouped(ps, now)]
 
     def _pack(self, ps: list[Pending]) -> Pending:
         first = ps[0]
@@ -374,63 +317,7 @@ class Submitter:
             if any(self.is_open(member) for member in parcel.members) or not self._remove(parcel):
                 return
             p = parcel
-        if p.g3:
-            p.withdrawn = "EXPIRED" if expired else "CANCELLED"
-            self._cancels.setdefault((p.queue, expired, p.job is not None), []).append(p.id)
-            self._schedule_flush()
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        """Send what this tick collected."""
-        self._flush_due = False
-        outbox, self._outbox = self._outbox, {}
-        for queue, ps in outbox.items():
-            self._send(queue, ps)
-        cancels, self._cancels = self._cancels, {}
-        for (queue, expired, kept), ids in cancels.items():
-            self.own(self._cancel_all(queue, ids, expired=expired, kept=kept))
-
-    async def _accept(self, queue: Queue, ps: list[Pending]) -> None:
-        """Hand requests over, again and again until Redis has said what became of them or nobody waits any more."""
-        while ps := [p for p in ps if self.is_open(p)]:
-            now = clock.now_ns()
-            for p in ps:
-                p.g3 = p.g3 or now
-                p.submits += 1
-            submissions = [
-                requests.Submission(
-                    p.id,
-                    max(1, (p.deadline_at_ns - now) // 1000),
-                    p.payload,
-                    p.traceparent,
-                    p.tracestate,
-                    p.g3,
-                    p.priority,
-                    p.tenant.name,
-                    p.tenant.weight,
-                    p.tenant.live_max,
-                    p.job,
-                    len(p.members) or 1,
-                )
-                for p in ps
-            ]
-            try:
-                outcomes = await requests.accept(
-                    self._connection, queue, submissions, gateway=self.gateway, limits=self._limits
-                )
-            except Busy as e:
-                for p in ps:
-                    self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, f"{e}; retry after 1 s", retry_after_s=1))
-                return
-            except BrokerError:
-                await asyncio.sleep(RETRY_S)
-                continue
-            self._accepted(queue, ps, outcomes)
-            return
+        self._hand_over.withdraw(p, expired=expired)
 
     def _accepted(self, queue: Queue, ps: list[Pending], outcomes: list[tuple[str, str]]) -> None:
         now = clock.now_ns()
@@ -455,28 +342,3 @@ class Submitter:
             else:
                 left_s = max(0.0, (p.deadline_at_ns - now) / 1e9)
                 self._fail(p, refusal(queue, p.tenant, status, detail, left_s=left_s))
-
-    async def _cancel_all(self, queue: Queue, ids: list[str], *, expired: bool, kept: bool) -> None:
-        until_ns = clock.now_ns() + int(CANCEL_TRIES_S * 1e9)
-        while clock.now_ns() < until_ns:
-            try:
-                states = await requests.cancel(self._connection, queue, ids, expired=expired)
-                if not kept:  # of a job, others may still ask for the end
-                    # Without a record it may be about to get one: forgotten then it would count as live for long.
-                    ended = [id for id, state in zip(ids, states, strict=True) if state != "GONE"]
-                    await requests.forget(self._connection, queue, self.gateway, ended)
-                return
-            except BrokerError:
-                await asyncio.sleep(RETRY_S)
-
-
-def _slices(ps: Iterable[Pending]) -> list[list[Pending]]:
-    slices: list[list[Pending]] = []
-    size = CALL_BYTES_MAX
-    for p in ps:
-        if size + len(p.payload) > CALL_BYTES_MAX or len(slices[-1]) >= CALL_REQUESTS_MAX:
-            slices.append([])
-            size = 0
-        slices[-1].append(p)
-        size += len(p.payload)
-    return slices

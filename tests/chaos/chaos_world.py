@@ -19,8 +19,9 @@ from support.proxy import Proxy
 
 from gateway import trace
 from gateway.call import Call
+from gateway.pending import Pending, SameRequest
 from gateway.replies import Replies
-from gateway.submit import Pending, SameRequest, Submitter
+from gateway.submit import Submitter
 from gateway.tenants import ANYONE
 from shared import clock, wire
 from shared.broker import requests, scripts, work

@@ -12,8 +12,9 @@ from support.waiting import eventually
 
 from gateway import parcels
 from gateway.parcels import Pace, grouped
+from gateway.pending import Pending
 from gateway.replies import Replies
-from gateway.submit import Pending, Submitter
+from gateway.submit import Submitter
 from shared import clock, wire
 from shared.broker import requests, work
 from shared.broker.connection import Connection
@@ -53,7 +54,7 @@ def submit(submitter: Submitter, scene: Scene, rid: str, **more: Any) -> Pending
 
 async def sent(submitter: Submitter) -> None:
     """What was submitted has been handed over."""
-    await eventually(lambda: not submitter._tasks and not submitter._flush_due, "all is said")
+    await eventually(lambda: submitter.is_quiet, "all is said")
 
 
 def bodies(*texts: str) -> list[bytes]:

@@ -33,7 +33,7 @@ async def test_a_cancel_that_overtakes_the_hand_over_is_repeated(scene: Scene, c
     submitter.abandon(pending)
     await submitter.drain(5)
 
-    await eventually(lambda: not submitter._tasks, "all is said")
+    await eventually(lambda: submitter.is_quiet, "all is said")
     assert await requests.peek(connection, scene.queue, ["r-1"]) == [("GONE", b"")]
     assert await leftovers(connection, scene.queue) == []
     assert await connection.call("EXISTS", f"{scene.queue.tag}:c") == 0

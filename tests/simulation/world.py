@@ -23,8 +23,9 @@ from simulation.virtual_world import Log, believing_in, sha_of
 from support.audit import disorder, leftovers
 
 from gateway import parcels
+from gateway.pending import Pending
 from gateway.replies import Replies
-from gateway.submit import Pending, Submitter
+from gateway.submit import Submitter
 from gateway.tenants import ANYONE, Tenant
 from shared.broker import requests, scripts, work
 from shared.broker.connection import BrokerError, Connection
