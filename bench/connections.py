@@ -265,9 +265,9 @@ class Pool:
         t = self._target
         try:
             await self._loop.create_connection(lambda: Connection(self), t.host, t.port, ssl=self._tls)
-        except OSError as e:  # of TLS and of names, too
+        except (OSError, UnicodeError) as e:  # of TLS and of names, too
             if self._waiting:
-                reason = e.strerror or str(e) or type(e).__name__
+                reason = (e.strerror if isinstance(e, OSError) else "") or str(e) or type(e).__name__
                 self._end(self._waiting.popleft(), Failure(FailureKind.CONNECT, reason))
 
     def _dialled(self, task: asyncio.Task[None]) -> None:

@@ -18,6 +18,8 @@ from shared import clock
 
 SENT_AT_ONCE = 32
 """So many overdue requests are sent before answers are read again."""
+LIVE_MAX = 100_000
+"""So many requests may be on their way or wait for a connection; what is due beyond that is not sent."""
 PAUSE_S = 0.1
 """A closed client whose connection failed waits so long: a server that is gone must not be asked in a busy loop."""
 LEAVE_S = 1.0
@@ -145,7 +147,7 @@ class ClosedLoop(Driver):
 class OpenLoop(Driver):
     """Sends each request of `plan`, (ns after `begin_ns`, request) in this order, when it is due.
 
-    What could not be sent within the limit of time of a request is not sent any more, and failed.
+    What could not be sent within the limit of time of a request, or would be too much at once, is not sent, and failed.
     """
 
     def __init__(
@@ -179,7 +181,10 @@ class OpenLoop(Driver):
                 break
             self._following = next(self._plan, None)
             if now_ns - intended_ns > self._timeout_ns:
-                self._give_up(request, intended_ns, now_ns)
+                late_s = (now_ns - intended_ns) / 1e9
+                self._give_up(request, intended_ns, now_ns, f"the generator was {late_s:.1f} s late")
+            elif self._pool.live_count >= LIVE_MAX:
+                self._give_up(request, intended_ns, now_ns, f"{LIVE_MAX} requests were on their way")
             else:
                 self._take(request, intended_ns)
         self._set()
@@ -193,11 +198,10 @@ class OpenLoop(Driver):
         else:
             self._alarm.set(at_ns)
 
-    def _give_up(self, request: Request, intended_ns: int, now_ns: int) -> None:
+    def _give_up(self, request: Request, intended_ns: int, now_ns: int, why: str) -> None:
         self.progress.taken_count += 1
-        late_s = (now_ns - intended_ns) / 1e9
         exchange = Exchange(intended_ns, request.message, request.rows, done_ns=now_ns)
-        exchange.outcome = Failure(FailureKind.UNSENT, f"the generator was {late_s:.1f} s late")
+        exchange.outcome = Failure(FailureKind.UNSENT, why)
         self._end(exchange)
 
     def _is_exhausted(self) -> bool:

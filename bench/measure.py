@@ -98,10 +98,8 @@ async def measure(settings: Settings, stop: asyncio.Event, watch: Watch) -> Resu
             begin_ns=begin_ns, connections_max=connections, timeout_s=settings.timeout_s,
         )  # fmt: skip
     else:
-        requests = itertools.cycle(work.requests)
-        driver = ClosedLoop(
-            target, requests, tally, progress, connections=connections, timeout_s=settings.timeout_s
-        )  # fmt: skip
+        turns = itertools.cycle(work.requests)
+        driver = ClosedLoop(target, turns, tally, progress, connections=connections, timeout_s=settings.timeout_s)
     with watch(progress, tally):
         unfinished = await driver.finish(stop)
     ended_ns = clock.now_ns()

@@ -84,17 +84,22 @@ def planned(
 
 
 def request_of(size: Size, maker: Maker, sender: Sender) -> Request:
-    """A request with so many rows whose body has about so many bytes, if the model lets it grow."""
+    """A request with so many rows whose body has about so many bytes, if the model lets it grow.
+
+    A request for embeddings may have had more rows than the model takes at once; then it is as large as may be.
+    """
     more = {} if size.priority == NORMAL else {"x_request_priority": str(size.priority)}
-    rows = size.rows if maker.model.rows_max != 0 else 1
+    rows_max = maker.model.rows_max
+    rows = size.rows if rows_max is None else min(size.rows, max(1, rows_max))
+    target_bytes = size.body_bytes * rows // size.rows
 
     def body_bytes(free: int, text_bytes: int) -> int:
         return len(infer_body(maker.tensors(rows, free=free, text_bytes=text_bytes), binary=sender.binary)[0])
 
     free, text_bytes = 0, -1
     if count := maker.text_count(rows):
-        text_bytes = max(1, (size.body_bytes - body_bytes(0, 0)) // count)
+        text_bytes = max(1, (target_bytes - body_bytes(0, 0)) // count)
     elif maker.has_free_sizes:
         least, more_bytes = body_bytes(1, -1), body_bytes(101, -1)
-        free = max(1, 1 + 100 * (size.body_bytes - least) // max(1, more_bytes - least))
-    return sender.of_tensors(maker.tensors(rows, free=free, text_bytes=text_bytes), size.rows, **more)
+        free = max(1, 1 + 100 * (target_bytes - least) // max(1, more_bytes - least))
+    return sender.of_tensors(maker.tensors(rows, free=free, text_bytes=text_bytes), rows, **more)

@@ -69,7 +69,7 @@ class Results:
         if not self.is_open:
             return
         if unsent := self.tally.errors.get(FailureKind.UNSENT.value):
-            yield f"the generator was the bottleneck: it could not send {unsent.count} requests in time"
+            yield f"{unsent.count} requests were not sent, the first since {unsent.first}"
         t = self.tally
         late = [q for q in (0.5, 0.99) if _matters(t.late.quantile(q), t.latency.quantile(q))]
         if not late:

@@ -4,9 +4,11 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
+import pytest
 from aiohttp import web
 from bench_server import FakeServer, KeepingTally, endless, infer_request, well
 
+from bench import load
 from bench.alarm import Alarm
 from bench.connections import FailureKind, target_of
 from bench.load import ClosedLoop, OpenLoop, Progress
@@ -213,6 +215,36 @@ async def test_requests_that_the_generator_is_hopelessly_late_for_are_not_sent()
         await loop.finish(NEVER())
         assert server.bodies == []
     assert tally.errors[FailureKind.UNSENT.value].count == 100
+
+
+async def test_no_more_than_a_bounded_number_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stands still would otherwise fill the generator's memory."""
+    monkeypatch.setattr(load, "LIVE_MAX", 5)
+    tally = Tally()
+    async with FakeServer() as server:
+        loop = open_loop(server, 20, tally)
+
+        async def stalled(request: web.Request) -> web.StreamResponse:
+            while loop.progress.taken_count < 20:
+                await asyncio.sleep(0)
+            return await well(request)
+
+        server.answer = stalled
+        await loop.finish(NEVER())
+    assert (tally.ok_count, tally.errors[FailureKind.UNSENT.value].count) == (5, 15)
+
+
+@pytest.mark.parametrize("host", ["a..b", "nobody.invalid"])
+async def test_a_name_that_means_nothing_is_told(host: str) -> None:
+    """Whether it is badly written or unknown."""
+    tally = Tally()
+    target = target_of(f"http://{host}:1")
+    loop = OpenLoop(
+        target, every_ms(1, infer_request(target)), tally, endless(),
+        begin_ns=clock.now_ns(), connections_max=1, timeout_s=TIMEOUT_S,
+    )  # fmt: skip
+    await loop.finish(NEVER())
+    assert tally.errors[FailureKind.CONNECT.value].count == 1
 
 
 async def test_nobody_listens() -> None:

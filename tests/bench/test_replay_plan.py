@@ -91,6 +91,15 @@ def test_a_free_dimension_is_as_large_as_the_recorded_bytes_ask(size_bytes: int)
     assert body_bytes == pytest.approx(size_bytes, rel=0.1)
 
 
+@pytest.mark.parametrize(("rows_max", "rows"), [(64, 64), (0, 1), (None, 100)])
+def test_more_rows_than_the_model_takes_become_as_many_as_it_takes(rows_max: int | None, rows: int) -> None:
+    """The gateway divides large requests for embeddings; an infer request must fit as it is."""
+    spec = ModelSpec("m", "", (TensorSpec("text", "BYTES", (-1, 1)),), (), rows_max)
+    request, body_bytes = made(spec, Size(100, 50_000, NORMAL))
+    assert request.rows == rows
+    assert body_bytes == pytest.approx(500 * rows, rel=0.1)
+
+
 def test_a_fixed_shape_has_only_its_rows() -> None:
     """The log's bytes then say no more; the priority is sent along."""
     spec = ModelSpec("m", "", (TensorSpec("x", "FP32", (-1, 4)),), (), 64)
