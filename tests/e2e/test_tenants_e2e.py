@@ -107,13 +107,25 @@ def test_a_wrong_file_is_told_at_start_all_at_once(stack: Stack, tmp_path: Path)
 
 
 async def test_a_tenant_may_take_up_only_its_share_of_a_queue(stack: Stack) -> None:
-    """With room for 20 of each tenant, exactly the 30 beyond are refused; another tenant still comes in."""
+    """With room for 20 of each tenant, exactly the 30 beyond are refused; another tenant still comes in.
+
+    The worker stands still while they come, however long that takes.
+    """
     process, url = await asyncio.to_thread(stack.start_gateway, "--tenant-max", "20")
+    worker = stack.main.child("worker")
+    worker.suspend()
     try:
-        flood = asyncio.create_task(e2e_stack.ask_at_once(url, range(50), {"x-tenant": "flood"}))
-        polite = await e2e_stack.ask_at_once(url, range(4), {"x-tenant": "polite"})
-        replies = await flood
+        async with e2e_stack.clients() as session:
+            flood = [
+                asyncio.create_task(e2e_stack.ask_slow(session, url, n, headers={"x-tenant": "flood"}))
+                for n in range(50)
+            ]
+            waiting = asyncio.create_task(e2e_stack.ask_at_once(url, range(4), {"x-tenant": "polite"}))
+            await e2e_stack.soon(lambda: sum(f.done() for f in flood) >= 30, within_s=20, what="30 are refused")
+            worker.resume()
+            replies, polite = await asyncio.gather(*flood), await waiting
     finally:
+        worker.resume()
         process.stop()
 
     assert not e2e_stack.wrong(polite)

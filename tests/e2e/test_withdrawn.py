@@ -81,8 +81,10 @@ async def test_late_requests_never_reach_the_model(fresh: Stack) -> None:
     ids = ids_by_label(fresh, "late-", 100)
     e2e_stack.eventually(lambda: len(computed(fresh)) == 1, within_s=5, what="the long pass in the log")
     assert not computed(fresh) & set(ids.values())
-    e2e_stack.eventually(lambda: saved(fresh)["expired_before_compute"] >= 100, within_s=5, what="100 passes saved")
-    assert saved(fresh) == {**NOTHING, "expired_before_compute": 100}
+    # On a busy machine one may be late before it comes to the queue at all.
+    queued = len([r for r in fresh.records(Req) if r.label.startswith("late-") and r.g3])
+    e2e_stack.eventually(lambda: saved(fresh)["expired_before_compute"] >= queued, within_s=5, what="passes are saved")
+    assert saved(fresh) == {**NOTHING, "expired_before_compute": queued}
 
 
 async def test_a_deadline_is_kept_while_the_worker_is_busy(fresh: Stack) -> None:
@@ -133,7 +135,7 @@ async def test_requests_of_clients_that_left_are_never_computed(fresh: Stack) ->
 
 async def test_clients_that_leave_at_any_moment_do_no_harm(stack: Stack) -> None:
     """complaints 38: 1000 random aborts: no process dies, nothing stays in Redis, and the next request is answered."""
-    chance = random.Random(38)
+    chance, said_before = random.Random(38), len(stack.main.text)
     family = {child.pid for child in stack.main.children()}
     port = int(stack.url.rpartition(":")[2])
     body = e2e_stack.slow_body(1).encode()
@@ -169,4 +171,4 @@ async def test_clients_that_leave_at_any_moment_do_no_harm(stack: Stack) -> None
             return await leftovers(c, SLOW) == [] and not await c.call("HGETALL", f"{SLOW.tag}:c")
 
         await e2e_stack.soon(clean, within_s=15, what="nothing is left in Redis")
-    assert "Traceback" not in stack.main.text, stack.main.text[stack.main.text.index("Traceback") - 300 :][:3000]
+    assert "Traceback" not in stack.main.text[said_before:]
