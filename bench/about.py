@@ -23,7 +23,7 @@ def about(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "commit": commit(),
         "tailrace": metadata.version("tailrace"),
         "unix_s": clock.wall_us() // 1_000_000,
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
@@ -49,7 +49,8 @@ def _git(*words: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The processor, as the kernel calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -52,17 +52,18 @@ class Shape:
 class Texts:
     """Passages of Python's language reference, which every Python has: real words in a real order."""
 
-    def __init__(self, rng: random.Random, words_median: float) -> None:
+    def __init__(self, rng: random.Random, words_median: float, words_max: int = WORDS_MAX) -> None:
         from pydoc_data.topics import topics
 
         self._rng = rng
         self._words = [word for name in sorted(topics) for word in _MARKUP.sub(" ", topics[name]).split()]
         self._median = words_median
+        self._max = words_max
 
     def passage(self) -> bytes:
         """A text with a log-normal number of words."""
         count = round(self._rng.lognormvariate(math.log(self._median), WORDS_SIGMA))
-        return " ".join(self._from(max(1, min(WORDS_MAX, count)))).encode()
+        return " ".join(self._from(max(1, min(self._max, count)))).encode()
 
     def sized(self, size_bytes: int) -> bytes:
         """A text of exactly so many bytes, also when it is written as JSON."""
@@ -177,7 +178,7 @@ def from_file(path: Path, sender: Sender, rows: int) -> list[Request]:
     """
     requests: list[Request] = []
     texts: list[bytes] = []
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         try:
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("inputs"), list):
@@ -195,7 +196,8 @@ def from_file(path: Path, sender: Sender, rows: int) -> list[Request]:
     return requests
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1. Raises CannotMeasure."""
     try:
         with path.open("rb") as file:
             yield from ((i, line.strip()) for i, line in enumerate(file, 1) if line.strip())

@@ -14,21 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tailrace.bench_model_command import INTERRUPTED, CannotBegin, bench_model_command
+
 if TYPE_CHECKING:
     from bench.measure import Settings
     from bench.results import Results
 
 SECONDS = click.FloatRange(0, min_open=True)
-INTERRUPTED = 130
 
 
-class CannotBegin(click.ClickException):
-    """Nothing was measured, and this line says why."""
+class _Bench(click.Command):
+    """`bench URL`; but `bench model NAME` is a command of its own, since no URL is called that."""
 
-    exit_code = 2
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["model"]:
+            return bench_model_command.make_context(f"{info_name} model", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
-@click.command(name="bench", short_help="Load a server and measure how it answers.")
+@click.command(name="bench", cls=_Bench, short_help="Load a server and measure how it answers.")
 @click.argument("url", metavar="URL")
 @click.option("--model", default="", metavar="NAME", help="The model.  [default: the only one; with --replay, all]")
 @click.option("--version", default="", metavar="V", help="Its version.  [default: the server's choice]")
@@ -93,6 +102,8 @@ def bench_command(url: str, json_file: Path | None, **given: Any) -> None:
     Latencies are those of requests answered 2xx, to the last byte. What the server itself says in Server-Timing is
     set against them. Ctrl-C ends early and reports all the same. Exit status 0: all were answered; 1: some were not;
     2: nothing could be measured.
+
+    `tailrace bench model NAME` measures a model on this machine without any server; see its --help.
 
     \b
     Example:
