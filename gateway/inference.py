@@ -24,6 +24,7 @@ from gateway.job_ask import digest_of, encode_ask
 from gateway.jobs import Jobs, result_of
 from gateway.oip_reply import empty_reply, render_infer
 from gateway.oip_request import InferCall, parse_infer
+from gateway.parcels import company_of
 from gateway.pending import SameRequest
 from gateway.refusals import late_error, stopping_error
 from gateway.reply import HttpReply, infer_reply
@@ -235,7 +236,7 @@ class Inference:
                         tenant=tenant,
                         priority=lane,
                         job=job,
-                        company=model.max_batch_size if call.rows == 1 else 1,
+                        company=company_of(model, call.rows),
                     )
                 )
             if len(call.parts) == 1:

@@ -29,6 +29,16 @@ WEIGHT = 0.2
 """How fast the mean follows."""
 
 
+def company_of(model: wire.ModelDescriptor, rows: int) -> int:
+    """How many requests like this may share a pass of the model, and a parcel; 1: none.
+
+    Only requests that cost the same: where lengths vary the worker has to choose who goes with whom.
+    """
+    if rows != 1 or any(spec.datatype == "BYTES" or min(spec.shape, default=0) < 0 for spec in model.inputs):
+        return 1
+    return model.max_batch_size
+
+
 class Pace:
     """How fast a queue answers: learnt from its answers."""
 

@@ -200,6 +200,7 @@ class Batch(msgspec.Struct, frozen=True, tag_field="t", tag="batch", omit_defaul
     nth: int = 0
     shape_seen: bool = True
     splits: int = 0
+    predicted: int = 0
 
 
 class Evt(msgspec.Struct, frozen=True, tag_field="t", tag="evt"):

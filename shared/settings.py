@@ -103,6 +103,9 @@ class WorkerSettings(CommonSettings):
 
     model_repository: str = setting("", "Directory NAME/VERSION/ of models; empty serves the demo models.")
     models: str = setting("", "Names of the models to serve, with commas between; empty serves all.")
+    learned_dir: str = setting(
+        ".tailrace/learned", "Directory where it is kept how long passes take, for the next start; empty keeps nothing."
+    )
     device: str = setting("cpu", "Device to run on: cpu, cuda, cuda:N, or auto (cuda if there is one).")
     threads: int = setting(
         1, "torch threads of one forward pass. More than the idle cores makes everything slower.", min=1

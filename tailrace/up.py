@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from shared.eventlog import EventLog
 from shared.events import Evt
 from shared.process import tell_ready
 from shared.redis_urls import without_secrets
+from shared.settings import WorkerSettings, load
 from tailrace.supervise import BACKOFF_FIRST_S, QUICK_DEATHS_MAX, STEADY_NS, Child, GaveUp, die_with_parent, how
 
 KILL_AFTER_DRAIN_S = 5.0
@@ -32,9 +33,13 @@ CURL_TEXT = "How do I remove a directory tree?"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpOptions:
-    """What `tailrace up` was asked for. Empty `redis`: an embedded one; `threads` 0: the cores left, shared evenly."""
+    """What `tailrace up` was asked for. Empty `redis`: an embedded one; `threads` 0: the cores left, shared evenly.
+
+    With `choose_workers` the numbers of workers and, unless it is given, of threads are found by measurement.
+    """
 
     workers: int = 1
+    choose_workers: bool = False
     gateways: int = 1
     model_repository: str = ""
     redis: str = ""
@@ -74,6 +79,8 @@ class Stack:
         """Start everything. Raises GaveUp, NoRedis."""
         self._lock()
         self._check_port()
+        if self.options.choose_workers:
+            self.options = await _with_chosen_workers(self.options, self.data_dir)
         if not self.redis_url:
             self._redis = EmbeddedRedis(self.data_dir / "redis", preexec=die_with_parent)
             if len(str(self._redis.socket)) > SOCKET_PATH_MAX:
@@ -97,6 +104,8 @@ class Stack:
             for i in range(self.options.gateways)
         ]
         repository = ["--model-repository", self.options.model_repository] if self.options.model_repository else []
+        if "TAILRACE_LEARNED_DIR" not in os.environ:
+            repository += ["--learned-dir", str(self.data_dir / "learned")]
         self.workers = [
             Child(
                 f"worker {i + 1}",
@@ -198,6 +207,22 @@ class Stack:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise GaveUp(f"another tailrace runs on {self.data_dir}; stop it, or choose another --data-dir") from None
+
+
+async def _with_chosen_workers(options: UpOptions, data_dir: Path) -> UpOptions:
+    """The options with the numbers that suit the models best. Raises GaveUp."""
+    from bench.errors import CannotMeasure
+    from tailrace import cores
+
+    # As the workers will read it.
+    names = load(WorkerSettings, flags={}, environ=os.environ).models
+    models = tuple(sorted({name.strip() for name in names.split(",") if name.strip()}))
+    try:
+        found = await cores.find(options.model_repository, models, threads=options.threads, data_dir=data_dir)
+    except CannotMeasure as e:
+        raise GaveUp(f"--workers auto: {e}") from e
+    way = found.choice.way
+    return replace(options, workers=way.workers, threads=way.threads, choose_workers=False)
 
 
 @contextlib.asynccontextmanager

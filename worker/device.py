@@ -86,6 +86,9 @@ class Executed:
     """Units computed, padding included; equal to `tokens_useful` without padding."""
     splits: int
     """How often a batch was halved to find the request at fault; 0 = all went well, or the batch was one request."""
+    busy_ns: int = 0
+    """From entered to encoded, less the waits for a core: what the pass takes where nobody else wants the machine. On a
+    device of its own: its time by device events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Device:
         Call it in a prepared thread. Raises nothing but DeviceLost.
         """
         entered_ns = clock.now_ns()
+        meter = self._meter()
+        waited_before_ns = meter.runq_ns()
         ledger = _Ledger()
         with torch.inference_mode():
             answers = self._answer(model, requests, ledger)
@@ -167,6 +172,8 @@ class Device:
             tokens_useful=ledger.tokens_useful,
             tokens_padded=ledger.tokens_padded,
             splits=ledger.splits,
+            busy_ns=ledger.h2d_ns + ledger.compute_ns + ledger.d2h_ns
+            or max(1, encoded_ns[-1] - entered_ns - (meter.runq_ns() - waited_before_ns)),
         )
 
     def _answer(self, model: Model, requests: Sequence[ModelRequest], ledger: _Ledger) -> list[ModelReply | Result]:

@@ -10,6 +10,8 @@ from shared.events import Evt
 from worker.loop import WorkerLoop
 
 BEATS_PER_LEASE = 5
+KEEP_EVERY_BEATS = 60
+"""So often what was learned is written down, for a worker that is killed."""
 
 
 class HungPass(Exception):
@@ -46,6 +48,8 @@ class Keeper:
             try:
                 await self.beat()
                 beats += 1
+                if beats % KEEP_EVERY_BEATS == 0:
+                    self._loop.keep_learned()
                 if beats % BEATS_PER_LEASE == 0:
                     # Redis may have given us something unseen later, too: a read of a lost connection that it had not
                     # noticed yet, a script that ran after we gave up on it, a second that it lost and we did not.

@@ -25,12 +25,13 @@ from shared.broker.connection import BrokerError, Connection
 from shared.eventlog import EventLog
 from shared.events import Evt
 from shared.keys import Queue
-from shared.policy import batching, ordering
+from shared.policy import batching, composing, ordering
 from worker.device import Device, Executed
 from worker.intake import Job, receive
+from worker.learned import Learned
 from worker.models.interface import Model, ModelConfig
 from worker.publish import Publisher, Run
-from worker.served import Served, limits_of
+from worker.served import Served, form_of, limits_of
 
 BLOCK_MS = 1_000
 RING_MS = 50
@@ -52,9 +53,11 @@ class WorkerLoop:
         bell: Connection,
         log: EventLog,
         lease_us: int,
+        learned: Learned | None = None,
     ) -> None:
         self.name = name
-        self.served = {s.queue: s for s in (Served(Queue(c.name, c.version), c, m, limits_of(c)) for c, m in models)}
+        self._learned = learned or Learned("", device=device.name, threads=device.threads)
+        self.served = {s.queue: s for s in (self._serving(config, model) for config, model in models)}
         self.held: dict[str, Job] = {}
         self._device = device
         self._connection = connection
@@ -79,6 +82,11 @@ class WorkerLoop:
         self._empty.set()
         self._broken: asyncio.Future[None]
         self.stopping = False
+
+    def _serving(self, config: ModelConfig, model: Model) -> Served:
+        queue, limits = Queue(config.name, config.version), limits_of(config)
+        service_time = self._learned.load(queue, form_of(config))
+        return Served(queue, config, model, limits, service_time, law=service_time.law(limits.rows_max))
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -181,6 +189,12 @@ class WorkerLoop:
     async def flush_counts(self) -> None:
         """Say what was counted since."""
         await self._publisher.flush_counts()
+
+    def keep_learned(self) -> None:
+        """Write down what was learned of the models."""
+        for served in self.served.values():
+            if served.law:
+                self._learned.keep(served.queue, served.service_time)
 
     # -- pull ----------------------------------------------------------------------------------------------------
 
@@ -303,6 +317,7 @@ class WorkerLoop:
             else:
                 served.learn(job)
                 served.jobs[delivery.id] = job
+        served.arrivals.observe(len(deliveries), w1)
         self._empty.clear()
         if refused:
             self._own(self._reject(served.queue, refused))
@@ -336,11 +351,17 @@ class WorkerLoop:
         waiting = {queue: s.waiting() for queue, s in self.served.items()}
         for queue in ordering.oldest_first(waiting):
             served = self.served[queue]
-            match batching.decide(
-                waiting[queue], device_free=True, now_ns=now, limits=served.limits, draining=self.stopping
+            match composing.decide(
+                waiting[queue],
+                device_free=True,
+                now_ns=now,
+                limits=served.limits,
+                draining=self.stopping,
+                law=served.law,
+                arrivals_per_s=served.arrivals.per_s(now),
             ):
-                case batching.Dispatch(batch, reason):
-                    self._start(served, batch, reason, now)
+                case batching.Dispatch() as dispatch:
+                    self._start(served, dispatch, now)
                     return True, 0
                 case batching.WaitUntil(at_ns):
                     wake_at_ns = min(wake_at_ns or at_ns, at_ns)
@@ -348,9 +369,8 @@ class WorkerLoop:
                     pass
         return False, wake_at_ns
 
-    def _start(
-        self, served: Served, batch: Sequence[batching.Waiting], reason: batching.CloseReason, sealed_ns: int
-    ) -> None:
+    def _start(self, served: Served, dispatch: batching.Dispatch, sealed_ns: int) -> None:
+        batch = dispatch.batch
         jobs = [served.jobs.pop(w.id) for w in batch]
         members = [member for job in jobs for member in job.members]
         served.passes += 1
@@ -360,7 +380,9 @@ class WorkerLoop:
             config=served.config,
             jobs=jobs,
             members=members,
-            reason=reason,
+            reason=dispatch.reason,
+            predicted_ns=dispatch.predicted_ns,
+            alone=not self._slots_used,
             sealed_ns=sealed_ns,
             nth=served.passes,
             shape_seen=len(members) in served.shapes,
@@ -397,6 +419,8 @@ class WorkerLoop:
                 self.break_off(error)
                 return
             run.executed = done = future.result()
+            if run.alone and not self._slots_used and run.shape_seen and not done.splits:
+                served.learn_pass([job.waiting for job in run.jobs], done.busy_ns)
             served.paces_us.append(
                 (done.encoded_ns[-1] - run.sealed_ns) // (1000 * len(run.members) * self._device.slots)
             )

@@ -21,6 +21,7 @@ from shared.keys import Queue
 from shared.process import begin, tell_ready
 from shared.settings import WorkerSettings
 from worker import device as devices
+from worker.learned import Learned
 from worker.lease import Keeper
 from worker.loop import BLOCK_MS, RETRY_S, WorkerLoop
 from worker.models import repository
@@ -140,6 +141,7 @@ async def _serve(
         bell=bell,
         log=log,
         lease_us=lease_us,
+        learned=Learned(settings.learned_dir, device=device.name, threads=device.threads),
     )
     keeper = Keeper(loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s)
     watch = vitals.LoopWatch(log)
@@ -176,6 +178,7 @@ async def _serve(
                 human.warning("gave up waiting", requests=len(loop.held))
             serving.cancel()
             await keeper.leave()
+            loop.keep_learned()
             beside.append(serving)
         for task in (waiting_to_stop, connecting, *beside):
             task.cancel()

@@ -64,13 +64,14 @@ class ThreadMeter:
 
     def read(self) -> Usage:
         """The thread's totals now."""
-        runq_ns = self._runq_ns()
+        runq_ns = self.runq_ns()
         if _RUSAGE_THREAD is None:
             return Usage(cpu_ns=clock.thread_cpu_ns(), runq_ns=runq_ns)
         used = resource.getrusage(_RUSAGE_THREAD)
         return Usage(clock.thread_cpu_ns(), runq_ns, used.ru_minflt, used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw)
 
-    def _runq_ns(self) -> int:
+    def runq_ns(self) -> int:
+        """How long the thread has waited for a core, in all; 0 where the platform does not tell."""
         if self._schedstat_fd is None:
             return 0
         try:

@@ -41,6 +41,10 @@ class Run:
     waiting_after: int
     rows: int
     """Rows of all its requests together; kept, since every answer tells them."""
+    predicted_ns: int = 0
+    """How long it should take; 0 = unknown."""
+    alone: bool = True
+    """It began on an idle device."""
     executed: Executed | None = None
 
 
@@ -258,6 +262,7 @@ def _batch(run: Run, done: Executed) -> Batch:
         nth=run.nth,
         shape_seen=run.shape_seen,
         splits=done.splits,
+        predicted=run.predicted_ns,
     )
 
 

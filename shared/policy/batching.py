@@ -17,17 +17,24 @@ import msgspec
 class BatchLimits:
     """What a batch of one model may hold. Zero for `cost_max` means unbounded, for `linger_ns` never wait.
 
-    `rows_max` 1 is for models without a batch dimension. A single request beyond a limit still runs, alone.
+    `rows_max` 1 is for models without a batch dimension. A single request beyond a limit still runs, alone. The last
+    two are for `composing`, which does not keep the order of arrival.
     """
 
     rows_max: int
     cost_max: int = 0
     linger_ns: int = 0
     preferred_rows: tuple[int, ...] = ()
+    patience_ns: int = 0
+    """How long the oldest request may be overtaken; 0: never."""
+    padding_max: float = 0.15
+    """Of a model that pads: units of padding for each useful unit of a batch, at most."""
 
     def __post_init__(self) -> None:
         if self.rows_max < 1 or self.cost_max < 0 or self.linger_ns < 0:
             raise ValueError(f"rows_max must be at least 1, cost_max and linger_ns at least 0: {self}")
+        if self.patience_ns < 0 or self.padding_max < 0:
+            raise ValueError(f"patience_ns and padding_max must be at least 0: {self}")
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +46,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     key: Hashable
     since_ns: int
     deadline_at_ns: int
+    longest: int = 0
+    """Cost of its longest row; 0: all rows cost the same."""
 
 
 class CloseReason(StrEnum):
@@ -49,16 +58,20 @@ class CloseReason(StrEnum):
     PREFERRED = "preferred"  # it has a preferred size
     IDLE = "idle"  # the device is free and nobody else is waiting
     KEY = "key"  # the others waiting cannot share a pass with it
+    PAYS_NO_MORE = "pays_no_more"  # the next request would delay the members more than it saves everybody
+    PADDING = "padding"  # the next request would need, or cause, too much padding
+    DEADLINE = "deadline"  # with the next request a member would miss its deadline
     LINGER = "linger"  # the oldest has waited as long as the model asks
     DRAIN = "drain"  # the worker is stopping
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Run these now."""
+    """Run these now. `predicted_ns`: how long the pass should take; 0 if unknown."""
 
     batch: tuple[Waiting, ...]
     reason: CloseReason
+    predicted_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

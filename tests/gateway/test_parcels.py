@@ -11,7 +11,7 @@ from support.scene import AMPLE, TRACE, Scene
 from support.waiting import eventually
 
 from gateway import parcels
-from gateway.parcels import Pace, grouped
+from gateway.parcels import Pace, company_of, grouped
 from gateway.pending import Pending
 from gateway.replies import Replies
 from gateway.submit import Submitter
@@ -39,6 +39,8 @@ async def submitter(scene: Scene, connection: Connection) -> AsyncIterator[Submi
     """A gateway's, its hand-overs undisturbed."""
     submitter = Submitter(connection, scene.gateway, inflight_max=100, inflight_bytes_max=1 << 20, limits=AMPLE)
     yield submitter
+    for p in submitter.pending.values():
+        p.answer.add_done_callback(lambda answer: answer.exception())  # nobody asks any more
     await submitter.drain(0)
 
 
@@ -186,6 +188,20 @@ def test_only_what_is_alike_and_has_time_shares() -> None:
     ]  # fmt: skip
     ids = [[p.id for p in group] for group in grouped(ps, now)]
     assert ids == [["a", "c", "g", "h"], ["b", "j"], ["d"], ["e"], ["f"], ["i"]]
+
+
+def test_only_requests_that_cost_the_same_share() -> None:
+    """Texts and variable shapes differ in length: the worker chooses who goes with whom."""
+
+    def company(rows: int, *inputs: tuple[str, list[int]]) -> int:
+        specs = [wire.ModelTensor("x", datatype, shape) for datatype, shape in inputs]
+        return company_of(wire.ModelDescriptor("m", "1", "pytorch_python", 8, specs, []), rows)
+
+    assert company(1, ("FP32", [64])) == 8
+    assert company(1, ("INT64", [])) == 8
+    assert company(2, ("FP32", [64])) == 1
+    assert company(1, ("FP32", [64]), ("FP32", [-1])) == 1
+    assert company(1, ("BYTES", [1])) == 1
 
 
 class TestPace:

@@ -112,7 +112,7 @@ class ToyDevice(Device):
         super().__init__("cpu", threads=1)
         self.slots = slots
         self._begins = begins
-        self._local.meter = SimpleNamespace(read=Usage)
+        self._local.meter = SimpleNamespace(read=Usage, runq_ns=lambda: 0)
 
     def execute(
         self, model: Model, config: ModelConfig, requests: Sequence[ModelRequest], wanted: Sequence[Sequence[str]]

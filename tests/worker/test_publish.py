@@ -51,7 +51,7 @@ async def test_a_request_has_every_fact_under_its_name(monkeypatch: pytest.Monke
     monkeypatch.setattr(work, "complete", complete)
     monkeypatch.setattr(work, "count", count)
     config = ModelConfig("m", "1", "pytorch_python", (), (), Path(), max_batch_size=8)
-    run = Run("w-1.9", Queue("m", "1"), config, [JOB], [MEMBER], CloseReason.FULL, 104, 1, True, 0, 2, DONE)
+    run = Run("w-1.9", Queue("m", "1"), config, [JOB], [MEMBER], CloseReason.FULL, 104, 1, True, 0, 2, executed=DONE)
     log = Logged()
     await Publisher(cast(Connection, None), cast(EventLog, log), "w-1", "clock").publish(run)
 

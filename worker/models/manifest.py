@@ -124,6 +124,8 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
     cost_max = batching.count("cost_max")
     linger_us = batching.count("max_queue_delay_microseconds")
     preferred = batching.take("preferred_batch_size", list, [])
+    patience_ms = batching.count("patience_ms", 500)
+    pads = batching.take("pads", bool, False)
     for size in preferred:
         if type(size) is not int or not 1 <= size <= max_batch_size:
             batching.problem(
@@ -142,6 +144,8 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
         task=task,
         cost_max=cost_max,
         linger_us=linger_us,
+        patience_ms=patience_ms,
+        pads=pads,
         preferred_batch_sizes=tuple(preferred),
         finite=finite,
         warm_up_rows=warm_up_rows,
