@@ -103,22 +103,24 @@ local function pump(T, priority, limit)
   local ring, lane, moved = T .. ':ring:' .. priority, T .. ':q:' .. priority, 0
   local vt
   while moved < limit do
-    local head = redis.call('ZRANGE', ring, 0, 0, 'WITHSCORES')
-    if not head[1] then break end
-    local tenant = head[1]
+    local heads = redis.call('ZRANGE', ring, 0, 1, 'WITHSCORES')
+    if not heads[1] then break end
+    local tenant, turn = heads[1], tonumber(heads[2])
     local list = T .. ':w:' .. priority .. ':' .. tenant
-    local rid = redis.call('LPOP', list)
-    if rid then
+    local n = heads[3] and 1 or limit - moved  -- who waits alone has all turns
+    local ids = redis.call('LPOP', list, n) or {}
+    for _, rid in ipairs(ids) do
       local h = redis.call('HMGET', T .. ':r:' .. rid, 'st', 'm')
       if h[1] == 'WAITING' then
         local m = cmsgpack.unpack(h[2])  -- weight, then the entry's fields
         enqueue(T, rid, lane, m[2])
-        vt = tonumber(head[2])
-        redis.call('ZADD', ring, vt + 1 / m[1], tenant)
+        vt = turn
+        turn = turn + 1 / m[1]
         moved = moved + 1
       end
     end
-    if redis.call('EXISTS', list) == 0 then redis.call('ZREM', ring, tenant) end
+    if #ids < n or redis.call('EXISTS', list) == 0 then redis.call('ZREM', ring, tenant)
+    else redis.call('ZADD', ring, turn, tenant) end
   end
   if vt then redis.call('HSET', T .. ':vt', priority, vt) end
 end
