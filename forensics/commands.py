@@ -14,13 +14,15 @@ from forensics import explain as explaining
 from forensics import requests as listing
 from forensics.audit import audit
 from forensics.explain import Explanation, explain
-from forensics.load import PIECE_CHARS_MIN, AmbiguousId, Logs, log_files
+from forensics.files import log_files
+from forensics.load import PIECE_CHARS_MIN, AmbiguousId, Logs
 from forensics.requests import RequestRow, recent
 from shared import clock
 from shared.events import Clk, Req, Wreq
 
-MARGIN_US = 60_000_000
-"""So far around a request its surroundings are read: more than the 10 s between the lines of an idle process."""
+MARGIN_US = 70_000_000
+"""So far around a request its surroundings are read: all of the minute that bounds its clocks
+(`forensics/offsets.py`)."""
 FRESH_US = 2_000_000
 """A request that ended this short ago may still miss lines that are about to be written."""
 NEAR_MAX = 5

@@ -1,18 +1,19 @@
 """Reading the logs: lines to typed records, with an account of every line that could not be read.
 
-A log directory holds `<proc>-<inst>.jsonl` and what was rotated away, `<proc>-<inst>.000001.jsonl`. The writers may be
-alive, or may have been killed in the middle of a line; neither is an error. What is lost is counted: a torn line, a
-line that is no record, a gap in the sequence numbers of a process.
+A log directory holds `<proc>-<inst>.jsonl` and what was rotated away, `<proc>-<inst>.000001.jsonl`, plain or zstd, and
+archives (`forensics/files.py`). The writers may be alive, or may have been killed in the middle of a line; neither is
+an error. What is lost is counted: a torn line, a line that is no record, a gap in the sequence numbers of a process.
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
+from forensics.files import ZSTD, archived_tag, log_files
 from shared.events import Envelope, Event, Req, Wreq
 
 R = TypeVar("R", bound=Event)
@@ -28,7 +29,6 @@ PIECE_CHARS_MIN = 6
 
 _envelope_decoder = msgspec.json.Decoder(Envelope)
 _decoders = {tag: msgspec.json.Decoder(kind) for tag, kind in TAGS.items()}
-_rotated = re.compile(r"(?P<stem>.+)\.(?P<number>\d+)\.jsonl")
 _ENVELOPE_WITHIN_BYTES = 512
 """The envelope comes first in a line, so this much of it has the tag and the time."""
 _FAR_US = 1 << 62
@@ -73,6 +73,10 @@ class Tally:
         run.first, run.last = min(run.first, envelope.seq), max(run.last, envelope.seq)
         run.seen += 1
 
+    def held(self, writer: str, pid: int, first: int, last: int, seen: int) -> None:
+        """Note what archives hold of a process: `seen` lines, from number `first` to `last`."""
+        self._runs.setdefault(writer, []).append(_Run(pid, first, last, seen))
+
     def report(self) -> LoadReport:
         """The counts as a value."""
         lost = {writer: sum(max(0, r.last - r.first + 1 - r.seen) for r in runs) for writer, runs in self._runs.items()}
@@ -89,18 +93,6 @@ class _Run:
     seen: int = 0
 
 
-def log_files(paths: Iterable[Path]) -> list[Path]:
-    """The files to read, each process' from the oldest to the newest; a folder stands for every log in it."""
-    found = [file for path in paths for file in (path.glob("*.jsonl") if path.is_dir() else [path])]
-    return sorted(set(found), key=_age)
-
-
-def _age(path: Path) -> tuple[str, str, float]:
-    if m := _rotated.fullmatch(path.name):
-        return str(path.parent), m["stem"], int(m["number"])
-    return str(path.parent), path.name.removesuffix(".jsonl"), float("inf")
-
-
 def read_logs(
     paths: Iterable[Path],
     types: Collection[type[Event]] = ALL,
@@ -110,7 +102,7 @@ def read_logs(
     since_us: int = 0,
     until_us: int = 0,
 ) -> Iterator[LogLine[Event]]:
-    """Every line of the wanted types, file by file, in the order written.
+    """Every line of the wanted types, once: those of archives in the order of time, then file by file as written.
 
     `needle` keeps the lines that contain this text anywhere. `since_us` and `until_us` (0 = no limit) bound the wall
     clock at writing. What these and `types` leave out is passed over by its bytes, undecoded, which is much faster;
@@ -122,29 +114,49 @@ def read_logs(
     unwanted = TAGS.keys() - wanted
     whole = not sought and not unwanted
     bounded = since_us > 0 or until_us > 0
-    for path in log_files(paths):
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:
-            continue  # rotated away between listing and opening
-        with file:
+    files = log_files(paths)
+    logs = [file for file in files if not archived_tag(file)]
+    is_held: Callable[[Envelope], bool] | None = None
+    if len(logs) < len(files):
+        from forensics import archive  # DuckDB takes its time to load
+
+        found = archive.Archives([file for file in files if archived_tag(file)], since_us, until_us or _FAR_US)
+        yield from found.read(wanted, needle, tally, logs, whole=whole)
+        is_held = found.has
+    for path in logs:
+        with contextlib.ExitStack() as stack:
+            try:
+                lines = lines_of(path, stack)
+            except FileNotFoundError:
+                continue  # rotated away between listing and opening
             tally.files += 1
-            for line in file:
+            for line in lines:
                 tally.lines += 1
                 if sought not in line or (unwanted and _tag_of(line) in unwanted):
                     continue
                 if bounded and not since_us <= _wall_us_of(line, since_us) <= (until_us or _FAR_US):
                     continue
-                read = _read_line(line, wanted, tally)
+                read = read_line(line, wanted, tally)
                 if read is None:
                     continue
                 envelope, record = read
+                if is_held is not None and is_held(envelope):
+                    continue
                 if bounded and not since_us <= envelope.wall_us <= (until_us or _FAR_US):
                     continue
                 if whole:
                     tally.saw(envelope)
                 if record is not None:
                     yield LogLine(envelope, record)
+
+
+def lines_of(path: Path, stack: contextlib.ExitStack) -> Iterable[bytes]:
+    """The lines of a file while `stack` is open. Raises FileNotFoundError."""
+    if not path.name.endswith(ZSTD):
+        return stack.enter_context(path.open("rb"))
+    from forensics import archive
+
+    return archive.zstd_lines(path)
 
 
 def _tag_of(line: bytes) -> str:
@@ -162,7 +174,8 @@ def _wall_us_of(line: bytes, default_us: int) -> int:
     return int(digits) if start >= 0 and digits.isdigit() else default_us
 
 
-def _read_line(line: bytes, wanted: Collection[str], tally: Tally) -> tuple[Envelope, Event | None] | None:
+def read_line(line: bytes, wanted: Collection[str], tally: Tally) -> tuple[Envelope, Event | None] | None:
+    """A line as a record (None when its tag is not `wanted`), or None and a count in `tally` when it is none."""
     try:
         return _decode(line, wanted)
     except (msgspec.DecodeError, UnicodeDecodeError):
