@@ -10,7 +10,8 @@ from typing import Any
 
 from forensics.blame import Piece, WorkerTimeline
 from forensics.load import LogLine, Logs
-from forensics.timeline import Clocks, Offset, OffsetSource, partial_timeline, timeline_of, waits
+from forensics.offsets import Offset, OffsetSource
+from forensics.timeline import Clocks, partial_timeline, timeline_of, waits
 from shared.events import Batch, Req, Wreq
 from shared.timeline import Class, Segment, Timeline, class_totals, segments
 
@@ -180,7 +181,7 @@ class Explainer:
             raise KeyError(request_id)
         envelope, w = tries[-1]
         gateway_clock = self._clock_of(w.gateway)
-        offset = self._clocks.between(gateway_clock, envelope.inst, envelope.clock, w.g3) if gateway_clock else None
+        offset = self._clocks.between(gateway_clock, envelope.clock, w.g3) if gateway_clock else None
         timeline = partial_timeline(w, offset)
         parts = segments(timeline)
         batch = self._batch(envelope.inst, w.batch_id, w.id, None)

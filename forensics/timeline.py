@@ -1,95 +1,42 @@
 """From a request's log line to its timeline: which clocks it spans, and how well their offset is known.
 
-On one host the offset is 0. Between hosts the gateway measures it with every round trip and logs the bounds (`clk`);
-where those lines are missing, causality bounds it: no request reaches a worker before it was sent, no answer the
-gateway before it left the worker.
+On one host the offset is 0. Between hosts the round trips around it bound it (`forensics/offsets.py`); where that
+fails, the request's own causality does: it did not reach the worker before it was sent, nor its answer the gateway
+before it left the worker.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from forensics.load import LogLine, Logs
-from shared.events import Clk, PeerOffset, Req, Wreq
+from forensics.offsets import SAME, Offset, Offsets, OffsetSource, Pair, Told
+from shared.events import Clk, Req, Wreq
 from shared.timeline import Segment, Timeline, segments
-
-CAUSALITY_WINDOW_NS = 10_000_000_000
-"""Requests this near in time share one offset: clocks drift apart by less than 5 ms meanwhile."""
-
-
-class OffsetSource(StrEnum):
-    """How the offset between two clocks is known."""
-
-    SAME_CLOCK = "same clock"
-    ROUND_TRIPS = "round trips"
-    CAUSALITY = "causality"
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """Bounds of worker's clock - gateway's clock, in ns."""
-
-    lo_ns: int
-    hi_ns: int
-    source: OffsetSource
-
-    @property
-    def middle_ns(self) -> int:
-        """The best guess."""
-        return (self.lo_ns + self.hi_ns) // 2
-
-
-_SAME = Offset(0, 0, OffsetSource.SAME_CLOCK)
 
 
 class Clocks:
     """What the logs tell of the offsets between the clocks of gateways and workers."""
 
     def __init__(self, logs: Logs) -> None:
-        self._measured: dict[tuple[str, str, str], list[tuple[int, PeerOffset]]] = {}
+        self._offsets = Offsets()
         for envelope, clk in logs.of(Clk):
             for peer in clk.peers:
-                if peer.n > 0 and peer.lo <= peer.hi:
-                    key = (envelope.clock, peer.peer, peer.clock)
-                    self._measured.setdefault(key, []).append((clk.mono_a, peer))
-        self._answered: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
+                self._offsets.told(Pair(envelope.clock, peer.clock), Told(clk.mono_a, peer.lo, peer.hi, peer.n))
         for envelope, r in logs.of(Req):
             if r.g3 and r.g5 and r.w8 and r.worker_clock != envelope.clock:
-                key = (envelope.clock, r.worker, r.worker_clock)
-                self._answered.setdefault(key, []).append((r.g5, r.w8 - r.g5, r.w1 - r.g3))
-        for answered in self._answered.values():
-            answered.sort()
+                self._offsets.round_trip(Pair(envelope.clock, r.worker_clock), r.g3, r.g5, r.w1, r.w8)
 
     def offset(self, line: LogLine[Req]) -> Offset:
         """The offset between the clocks of the gateway and the worker of a request that was answered."""
         r = line.record
-        if not r.w8:
-            return _SAME
-        found = self.between(line.envelope.clock, r.worker, r.worker_clock, r.g5)
+        if not r.w8 or r.worker_clock == line.envelope.clock:
+            return SAME
+        found = self._offsets.at(Pair(line.envelope.clock, r.worker_clock), r.g5)
         return found or Offset(r.w8 - r.g5, r.w1 - r.g3, OffsetSource.CAUSALITY)
 
-    def between(self, gateway_clock: str, worker: str, worker_clock: str, at_ns: int) -> Offset | None:
+    def between(self, gateway_clock: str, worker_clock: str, at_ns: int) -> Offset | None:
         """The offset near `at_ns` of the gateway's clock; None when nothing tells."""
-        if gateway_clock and gateway_clock == worker_clock:
-            return _SAME
-        key = (gateway_clock, worker, worker_clock)
-        if measured := self._measured.get(key):
-            _, peer = min(measured, key=lambda m: abs(m[0] - at_ns))
-            return Offset(peer.lo, peer.hi, OffsetSource.ROUND_TRIPS)
-        answered = self._answered.get(key, [])
-        near = answered[
-            bisect_left(answered, at_ns - CAUSALITY_WINDOW_NS, key=lambda a: a[0]) : bisect_right(
-                answered, at_ns + CAUSALITY_WINDOW_NS, key=lambda a: a[0]
-            )
-        ]
-        if not near:
-            return None
-        lo, hi = max(a[1] for a in near), min(a[2] for a in near)
-        if lo > hi:
-            # The clocks have drifted within the window: only the nearest request tells of its own moment.
-            _, lo, hi = min(near, key=lambda a: abs(a[0] - at_ns))
-        return Offset(lo, hi, OffsetSource.CAUSALITY)
+        return self._offsets.at(Pair(gateway_clock, worker_clock), at_ns)
 
 
 def gateway_stamps(r: Req) -> tuple[int, ...]:

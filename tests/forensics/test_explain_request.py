@@ -173,7 +173,7 @@ def test_measured_bounds_nearest_in_time_split_the_way_between_hosts(tmp_path: P
 
 
 def test_causality_bounds_the_offset_when_nothing_was_measured(tmp_path: Path) -> None:
-    """Of many requests of one worker the fastest ways tell most; no request arrives before it was sent."""
+    """Of many requests the fastest ways tell most, +-0.1 ms here; how the clocks drift meanwhile is not known."""
     book = Logbook(tmp_path)
     theta = -3_000 * MS
     quick = {"g3": ns(61.9), "g4": ns(61.9), "g5": ns(97.2), "w0": ns(61.5) + theta}
@@ -185,7 +185,8 @@ def test_causality_bounds_the_offset_when_nothing_was_measured(tmp_path: Path) -
     write_gateway(book, slow, fast, far)
     e = _explain(tmp_path)
     assert e.hop is not None
-    assert (e.hop.offset.lo_ns, e.hop.offset.hi_ns) == (theta - MS // 10, theta + MS // 10)
+    assert theta - MS // 5 < e.hop.offset.lo_ns <= theta - MS // 10
+    assert theta + MS // 10 <= e.hop.offset.hi_ns < theta + MS // 5
     assert "no measured clock offset" in e.notes[1]
     assert e.classes[Class.QUEUE] == pytest.approx(64 * MS, abs=MS)
 
