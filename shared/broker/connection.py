@@ -140,12 +140,15 @@ class Connection:
         """Return once commands can be sent."""
         await self._ready.wait()
 
-    def call(self, *command: Argument) -> "asyncio.Future[Any]":
-        """Send a command with this tick's others. The future gives the reply, or raises a BrokerError."""
+    def call(self, *command: Argument, in_place: bool = False) -> "asyncio.Future[Any]":
+        """Send a command with this tick's others. The future gives the reply, or raises a BrokerError.
+
+        `in_place`: long arguments (`pipe.LARGE_BYTES`) are written from where they lie.
+        """
         if self._protocol is None:
             failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             return fail(failed, NotConnected(f"no connection to Redis at {self.server}"))
-        return self._protocol.send(command)
+        return self._protocol.send(command, in_place=in_place)
 
     async def _keep_connected(self) -> None:
         backoff_s = BACKOFF_FIRST_S

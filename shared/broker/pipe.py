@@ -13,6 +13,8 @@ from shared.broker.broker_errors import BrokerError, Busy, NotConnected, Outcome
 Argument = bytes | str | int | memoryview
 
 UNANSWERED_MAX = 20_000
+LARGE_BYTES = 64 * 1024
+"""A longer argument is written from where it lies; packing would copy it."""
 
 
 class Pipe(asyncio.Protocol):
@@ -31,25 +33,28 @@ class Pipe(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=BrokerError)
         self.waiting: deque[asyncio.Future[Any]] = deque()
-        self._unsent: list[bytes] = []
+        self._unsent: list[bytes | memoryview] = []
         self._unsent_calls = 0
         self.heard_at_ns = clock.now_ns()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not say so themselves
 
-    def send(self, command: Sequence[Argument]) -> "asyncio.Future[Any]":
+    def send(self, command: Sequence[Argument], *, in_place: bool = False) -> "asyncio.Future[Any]":
+        """Send a command with this tick's others. `in_place`: it has an argument of `LARGE_BYTES` or more."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             return fail(future, NotConnected("the connection to Redis is closing"))
         if len(self.waiting) >= UNANSWERED_MAX:
             return fail(future, Busy(f"{UNANSWERED_MAX} commands are unanswered by Redis already"))
-        packed = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub means any length
         if not self._unsent:
             self._loop.call_soon(self._flush)
         if not self.waiting:
             self.heard_at_ns = clock.now_ns()  # silence counts from when an answer became due
-        self._unsent.append(packed)
+        if in_place:
+            self._unsent += _parts(command)
+        else:
+            self._unsent.append(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]  # any length
         self._unsent_calls += 1
         self.waiting.append(future)
         return future
@@ -102,6 +107,18 @@ class Pipe(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+
+def _parts(command: Sequence[Argument]) -> list[bytes | memoryview]:
+    """A command as Redis reads it, its long arguments in place. A memoryview must be of bytes."""
+    parts: list[bytes | memoryview] = [b"*%d\r\n" % len(command)]
+    for argument in command:
+        if isinstance(argument, int):
+            argument = b"%d" % argument
+        elif isinstance(argument, str):
+            argument = argument.encode()
+        parts += (b"$%d\r\n" % len(argument), argument, b"\r\n")
+    return parts
 
 
 def fail(future: "asyncio.Future[Any]", error: BrokerError) -> "asyncio.Future[Any]":

@@ -13,6 +13,7 @@ import msgspec
 
 from shared.broker import scripts
 from shared.broker.connection import Argument, Connection
+from shared.broker.pipe import LARGE_BYTES
 from shared.keys import NORMAL, Queue, rate_limit
 from shared.wire import SCHEMA_VERSION
 
@@ -77,7 +78,8 @@ async def accept(
             s.id, s.budget_us, s.payload, s.priority, s.tenant, str(s.weight), s.tenant_max,
             s.traceparent, s.tracestate, s.sent_ns, _packed(s.job) if s.job else b"", s.requests,
         )  # fmt: skip
-    reply = await scripts.run(c, "accept", (queue.deadlines,), args)
+    in_place = any(len(s.payload) >= LARGE_BYTES for s in submissions)
+    reply = await scripts.run(c, "accept", (queue.deadlines,), args, in_place=in_place)
     return [(reply[i].decode(), reply[i + 1].decode()) for i in range(0, len(reply), 2)]
 
 

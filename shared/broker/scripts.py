@@ -69,13 +69,18 @@ async def load_all(connection: Connection) -> None:
         await load
 
 
-async def run(connection: Connection, name: str, keys: Sequence[str], args: Iterable[Argument]) -> Any:
-    """Call a script. Raises BrokerError; only an unknown script is sent again, because it certainly did not run."""
+async def run(
+    connection: Connection, name: str, keys: Sequence[str], args: Iterable[Argument], *, in_place: bool = False
+) -> Any:
+    """Call a script. Raises BrokerError; only an unknown script is sent again, because it certainly did not run.
+
+    `in_place`: see `Connection.call`.
+    """
     command = (sha(name), len(keys), *keys, *args)
     try:
-        return await connection.call("EVALSHA", *command)
+        return await connection.call("EVALSHA", *command, in_place=in_place)
     except ReplyError as e:
         if e.code != "NOSCRIPT":
             raise
     await connection.call("SCRIPT", "LOAD", source(name))
-    return await connection.call("EVALSHA", *command)
+    return await connection.call("EVALSHA", *command, in_place=in_place)

@@ -12,6 +12,7 @@ import msgspec
 
 from shared.broker import scripts
 from shared.broker.connection import Argument, Connection, ReplyError
+from shared.broker.pipe import LARGE_BYTES
 from shared.keys import GROUP, Queue
 
 INLINE_BYTES_MAX = 16 * 1024
@@ -219,7 +220,9 @@ async def complete(
     args: list[Argument] = [queue.tag, inline_max]
     for a in answers:
         args += (a.id, a.attempt, "FAILED" if a.failed else "DONE", a.answer)
-    return [status.decode() for status in await scripts.run(c, "complete", (queue.deadlines,), args)]
+    in_place = any(len(a.answer) >= LARGE_BYTES for a in answers)
+    statuses = await scripts.run(c, "complete", (queue.deadlines,), args, in_place=in_place)
+    return [status.decode() for status in statuses]
 
 
 async def retry(

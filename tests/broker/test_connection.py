@@ -112,8 +112,9 @@ async def test_large_and_odd_arguments_arrive_as_they_are(connection: Connection
     """Any bytes are an argument: binary, empty, megabytes, views and numbers."""
     blob = random.Random(1).randbytes(3 << 20)
     for value, read in ((blob, blob), (memoryview(blob), blob), (b"", b""), (7, b"7"), ("ü", "ü".encode())):
-        await connection.call("SET", "k", value, "PX", 60_000)
-        assert await connection.call("GET", "k") == read
+        for in_place in (False, True):
+            await connection.call("SET", "k", value, "PX", 60_000, in_place=in_place)
+            assert await connection.call("GET", "k") == read
 
 
 async def test_an_error_of_redis_is_the_error_of_its_own_command(connection: Connection) -> None:

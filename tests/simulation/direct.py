@@ -27,7 +27,7 @@ class DirectConnection(Connection):
     async def wait_connected(self) -> None:
         return
 
-    def call(self, *command: Argument) -> "asyncio.Future[Any]":
+    def call(self, *command: Argument, in_place: bool = False) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         reply = self.now(*command)
         if isinstance(reply, ReplyError):
