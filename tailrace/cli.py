@@ -17,7 +17,23 @@ from tailrace.dlq import dlq_command
 
 Command = Callable[..., Any]
 DATA_DIR = ".tailrace"
+AUTO = -1
+WORKERS_MAX = 256
 LOG_LEVELS = ["debug", "info", "warning", "error"]
+
+
+class WorkerCount(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A number, or `auto`, which becomes AUTO."""
+
+    name = "number or auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value in ("auto", AUTO):
+            return AUTO
+        try:
+            return click.IntRange(0, WORKERS_MAX).convert(value, param, ctx)
+        except click.BadParameter as e:
+            self.fail(f"{e.message.rstrip('.')}; write a number up to {WORKERS_MAX}, or auto", param, ctx)
 
 
 class WrongSettings(click.ClickException):
@@ -97,7 +113,14 @@ def worker(**flags: Any) -> None:
 
 
 @cli.command(short_help="Run everything on this machine, until Ctrl-C.")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 256), help="How many workers to run.")
+@click.option(
+    "--workers",
+    default="1",
+    show_default=True,
+    type=WorkerCount(),
+    help="How many workers to run; auto measures at the first start which number of workers and of threads suits the "
+    "models on this machine, and keeps the result in DATA_DIR.",
+)
 @click.option(
     "--gateways",
     envvar="TAILRACE_GATEWAYS",
@@ -143,7 +166,7 @@ def worker(**flags: Any) -> None:
     default=0,
     envvar="TAILRACE_THREADS",
     type=click.IntRange(0),
-    help="torch threads per worker.  [default: the cores left, shared evenly]",
+    help="torch threads per worker.  [default: the cores left, shared evenly; with --workers auto, measured]",
 )
 @click.option(
     "--drain-s",
@@ -175,7 +198,12 @@ def up(**options: Any) -> None:
     repository = options["model_repository"]
     if repository and not Path(repository).is_dir():
         raise WrongSettings(f"--model-repository: {repository} is no directory")
-    sys.exit(module.main(module.UpOptions(**options)))
+    choose_workers = options["workers"] == AUTO
+    if choose_workers and options["device"] != "cpu":
+        raise WrongSettings("--workers auto measures the cores of the CPU; with --device, write a number of workers")
+    if choose_workers:
+        options["workers"] = 1
+    sys.exit(module.main(module.UpOptions(**options, choose_workers=choose_workers)))
 
 
 @cli.command(short_help="Search your own Python's documentation by meaning.")
