@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from forensics.commands import audit_command, explain_command, requests_command
+from forensics.log_commands import logs_command, sql_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
 from tailrace.bench_command import bench_command
@@ -226,6 +227,8 @@ def demo(**options: Any) -> None:
 cli.add_command(explain_command)
 cli.add_command(requests_command)
 cli.add_command(audit_command)
+cli.add_command(logs_command)
+cli.add_command(sql_command)
 cli.add_command(dlq_command)
 cli.add_command(bench_command)
 
