@@ -3,8 +3,8 @@
 Theory of operation. A crew of processes (`bare_process`) holds the models; each may run with any number of torch
 threads. For a sample, as many of them as the way has workers are prepared, then all begin at one instant and run passes
 for the same time; whoever is done goes on uncounted until all are. The rate of a process is its requests over the time
-until its last pass ended, and rates add up. Samples of the ways stand side by side in each round, and rounds follow
-each other, so noise of the machine meets all ways alike.
+until its last pass ended, and rates add up; `evened` then takes out which requests a window happened to meet. Samples
+of the ways stand side by side in each round, and rounds follow each other, so noise of the machine meets all alike.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from bench.bare_cells import Cell, Sample, Way
+from bench.bare_cells import Cell, Sample, Way, evened
 from bench.bare_protocol import Began, Command, Failed, Go, Halt, Loaded, Prepare, Ran, Ready, Reply, Setup
 from bench.errors import CannotMeasure
 from shared import clock
@@ -151,6 +151,8 @@ def sample_of(ran: Sequence[Ran]) -> Sample:
         cores=sum(r.cpu_ns / (r.ended_ns - r.began_ns) for r in ran),
         units_useful=sum(r.units_useful for r in ran),
         units_computed=sum(r.units_computed for r in ran),
+        requests=sum(r.requests for r in ran),
+        units_per_s=sum(r.units_useful / (r.ended_ns - r.began_ns) * 1e9 for r in ran),
     )
 
 
@@ -170,9 +172,9 @@ async def measure(
     until_ns: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Cell]:
-    """Each way with each batch size, in so many rounds; no round begins at `until_ns` or later, but for the first.
+    """Each way with each batch size, in so many rounds; rates are in requests of average size.
 
-    Raises CannotMeasure.
+    No round but the first begins at `until_ns` or later. Raises CannotMeasure.
     """
     await crew.grow(max(way.workers for way in ways))
     samples: dict[tuple[Way, int], list[Sample]] = {(way, size): [] for way in ways for size in batches}
@@ -184,7 +186,7 @@ async def measure(
             # All ways see the same batches in a round, and others in the next.
             begin = number * _GOLDEN % 1.0
             samples[way, size].append(await crew.sample(model, way, size, length_s=length_s, begin=begin))
-    return [Cell(way, size, tuple(found)) for (way, size), found in samples.items()]
+    return evened([Cell(way, size, tuple(found)) for (way, size), found in samples.items()])
 
 
 def _order(ways: Sequence[Way], batches: Sequence[int], number: int) -> Iterator[tuple[Way, int]]:

@@ -7,7 +7,7 @@ together at the batch size that suits each way best.
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,9 @@ class Sample:
     units_useful: int
     units_computed: int
     """In the model's own units, padding included."""
+    requests: int = 0
+    units_per_s: float = 0.0
+    """Useful units a second, as `per_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,20 @@ def ways(cores: int, *, workers: Sequence[int] = (), threads: Sequence[int] = ()
     reach = {cores, *(2**power for power in range(cores.bit_length()))}
     found = {Way(w, t) for w in workers or reach for t in threads or reach if w * t <= cores}
     return sorted(found)
+
+
+def evened(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with their rates in requests of average size.
+
+    A window sees only some requests, and one that met long texts is not slower for that. So requests a second are
+    units a second over the units that a request had on average, in all windows of all ways together.
+    """
+    samples = [s for cell in cells for s in cell.samples]
+    units, requests = sum(s.units_useful for s in samples), sum(s.requests for s in samples)
+    if not units or not requests:
+        return list(cells)
+    mean = units / requests
+    return [replace(c, samples=tuple(replace(s, per_s=s.units_per_s / mean) for s in c.samples)) for c in cells]
 
 
 def best_cell(cells: Iterable[Cell]) -> Cell:

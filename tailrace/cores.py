@@ -31,6 +31,8 @@ LENGTH_MIN_S = 0.05
 PROBE_S = 0.3
 GATEWAY_PER_S = 10_000.0
 """More requests a second than a gateway hands over (bench/README.md): faster than that, a model waits for others."""
+QUICK_PER_S = GATEWAY_PER_S / 32
+"""A model slower than this one by one would not be as fast in batches."""
 WORKERS_MAX = 32
 """Each is a process that must be started to be measured."""
 KEPT_MAX = 16
@@ -130,11 +132,13 @@ async def _measure_model(crew: Crew, model: Loaded, among: list[Way]) -> list[Ce
     """The cells of a model; none when it is so quick that it has no say."""
     until_ns = clock.now_ns() + int(BUDGET_S * 1e9)
     sizes = batch_sizes(model, BATCHES)
-    alone = await crew.sample(model.label, ONE, sizes[-1], length_s=PROBE_S)
-    if alone.per_s >= GATEWAY_PER_S:
-        return []
+    single = await crew.sample(model.label, ONE, 1, length_s=PROBE_S)
+    if single.per_s >= QUICK_PER_S:
+        [*_, most] = batch_sizes(model, (1, 32))
+        if (await crew.sample(model.label, ONE, most, length_s=PROBE_S)).per_s >= GATEWAY_PER_S:
+            return []
     length_s = max(LENGTH_MIN_S, (BUDGET_S - PROBE_S) / (ROUNDS * len(among) * len(sizes)))
-    if alone.durations_ns[0] > 2e9 * length_s:
+    if single.durations_ns[0] > 1e9 * length_s:
         sizes = sizes[:1]  # a slow model: larger batches would take minutes
     return await measure(crew, model.label, among, sizes, rounds=ROUNDS, length_s=length_s, until_ns=until_ns)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.bare import batch_sizes, sample_of
-from bench.bare_cells import ONE, Cell, Sample, Way, best_cell, best_rates, choose, sensible_ways, ways
+from bench.bare_cells import ONE, Cell, Sample, Way, best_cell, best_rates, choose, evened, sensible_ways, ways
 from bench.bare_memory import most_workers
 from bench.bare_protocol import Loaded, Ran
 from bench.bare_report import figures, verdict
@@ -25,6 +25,15 @@ def test_the_rates_of_processes_add_up_each_over_its_own_time() -> None:
     assert sample.cores == pytest.approx(1.5)
     assert sample.durations_ns == (5, 6, 7)
     assert (sample.units_useful, sample.units_computed) == (20, 40)
+    assert (sample.requests, sample.units_per_s) == (20, pytest.approx(15))
+
+
+def test_a_window_that_met_longer_texts_is_not_slower_for_that() -> None:
+    """Both ways do 100 tokens a second, of texts that have 10 on average: 10 texts a second each."""
+    short = Cell(ONE, 1, (Sample(20.0, (1,), 1.0, 100, 100, requests=20, units_per_s=100.0),))
+    long = Cell(Way(1, 2), 1, (Sample(5.0, (1,), 1.0, 300, 300, requests=20, units_per_s=100.0),))
+    assert [c.per_s for c in evened([short, long])] == [10.0, 10.0]
+    assert evened([cell(ONE, 1, 7)])[0].per_s == 7  # nothing is known of units
 
 
 def test_a_cell_has_medians_and_their_spread() -> None:

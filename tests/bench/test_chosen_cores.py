@@ -158,10 +158,10 @@ def cells(crew: PretendedCrew) -> list[Cell]:
 
 
 def test_a_model_faster_than_a_gateway_has_no_say() -> None:
-    """It is asked once, and not measured further."""
+    """In its larger batches; it is not measured further."""
     crew = PretendedCrew(cores.GATEWAY_PER_S, 1000)
     assert cells(crew) == []
-    assert crew.asked == [(ONE, 8, cores.PROBE_S)]
+    assert crew.asked == [(ONE, 1, cores.PROBE_S), (ONE, 32, cores.PROBE_S)]
 
 
 def test_a_model_is_measured_within_its_budget() -> None:
