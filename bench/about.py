@@ -17,7 +17,7 @@ PACKAGES = ("aiohttp", "redis", "torch", "uvloop", "msgspec")
 
 
 def about(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """The circumstances of a measurement as a value ready for JSON; `unix_s` is now."""
+    """The circumstances of a measurement as a value ready for JSON; `unix_s` and `load_average` are of now."""
     return {
         "command": command,
         "commit": commit(),
@@ -25,6 +25,7 @@ def about(command: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "unix_s": clock.wall_us() // 1_000_000,
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
