@@ -11,13 +11,13 @@ just then; `docs/architecture.md` says who may repeat what.
 import asyncio
 import contextlib
 import ctypes
-import os
 import socket
 import struct
 
 from aiohttp import web
 
 from gateway.directory import Directory
+from gateway.listen import Listener
 from shared import clock
 from shared.broker.connection import BrokerError, Connection
 
@@ -56,17 +56,18 @@ async def know_the_fleet(connection: Connection, directory: Directory) -> None:
         pass  # the directory goes on trying
 
 
-async def close_the_door(site: web.TCPSite) -> None:
+async def close_the_door(listener: Listener) -> None:
     """Listen no more, without resetting those that the kernel has let in and nobody has accepted yet.
 
     First the kernel is told to overlook whoever knocks (his next try, a second later, is refused); then those who are
     in are accepted; then nobody is left whom closing could reset.
     """
-    for listening in site._server.sockets if site._server else ():  # type: ignore[attr-defined]  # as aiohttp does
-        with socket.socket(fileno=os.dup(listening.fileno())) as same, contextlib.suppress(OSError):
-            same.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _NO_SYN)
+    for listening in listener.sockets:
+        with contextlib.suppress(OSError):
+            listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _NO_SYN)
     await asyncio.sleep(ACCEPT_S)
-    await site.stop()
+    listener.accept()
+    listener.close()
 
 
 async def let_clients_leave(server: web.Server) -> None:

@@ -18,6 +18,7 @@ from gateway.handlers import Handlers
 from gateway.http import Http, Server
 from gateway.inference import Inference
 from gateway.jobs import Jobs
+from gateway.listen import Listener
 from gateway.replies import Replies
 from gateway.results import Results
 from gateway.routes import Routes
@@ -34,7 +35,6 @@ from shared.events import Evt
 from shared.process import begin, shown_command, tell_ready
 from shared.settings import GatewaySettings
 
-BACKLOG = 4096
 CLEANUP_S = 1.5
 """What connections may still take when every answer has been given, or given up."""
 
@@ -118,13 +118,12 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         await runner.setup()
         await know_the_fleet(connection, directory)
         try:
-            site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG, reuse_port=settings.gateways > 1)
-            await site.start()
+            listener = Listener(server, settings.host, settings.port, reuse_port=settings.gateways > 1)
+            port = await listener.start()
         except OSError as e:
             human.error("cannot listen", host=settings.host, port=settings.port, reason=e.strerror or str(e))
             await runner.cleanup()
             return 2
-        port = runner.addresses[0][1]
         human.info("listening", url=f"http://{settings.host}:{port}", gateway=name)
         tell_ready()
         lease_us = int(settings.lease_s * 1e6)
@@ -148,7 +147,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
         await asyncio.wait([waiting_to_stop, *beside], return_when=asyncio.FIRST_COMPLETED)
         handlers.draining = http.draining = results.stopping = True
         human.info("stopping: finishing what is held", requests=len(submitter.pending))
-        await close_the_door(site)
+        await close_the_door(listener)
         await let_clients_leave(server)
         await submitter.drain(max(0.0, settings.drain_s - LAST_REQUEST_S))
         await runner.cleanup()

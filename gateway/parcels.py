@@ -69,7 +69,11 @@ class Pace:
 
     def pays(self, now_ns: int) -> bool:
         """Whether parcels are to be made now."""
-        return self._takes_ns < CHEAP_NS and now_ns >= self._not_before_ns and now_ns - self._heard_ns < STALLED_NS
+        return (
+            self._takes_ns < CHEAP_NS
+            and now_ns >= self._not_before_ns
+            and now_ns - self._heard_ns < STALLED_NS + self.pending * CHEAP_NS
+        )
 
 
 def grouped(ps: Sequence[Pending], now_ns: int) -> list[list[Pending]]:

@@ -227,7 +227,8 @@ class TestPace:
         pace.begin(0)
         pace.learn(CHEAP, 1)
         pace.begin(2)
-        assert not pace.pays(1 + parcels.STALLED_NS)
+        assert pace.pays(1 + parcels.STALLED_NS), "two are pending, and may take their time"
+        assert not pace.pays(1 + parcels.STALLED_NS + 2 * parcels.CHEAP_NS)
         pace.pending = 0
         pace.begin(10 * parcels.STALLED_NS)
         assert pace.pays(10 * parcels.STALLED_NS), "nobody had to wait meanwhile"
