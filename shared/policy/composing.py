@@ -23,9 +23,10 @@ while these are served others again, N / (1 - rho) in all, with rho = rate · s.
 An idle device waits for company (without a linger of the model's) only if that pays: the next request comes in 1 / rate
 on average and then saves itself a pass, t0, less the wait; the n members lose 1 / rate and its work. That its pass
 would also cost those who come later is not counted: where this matters they come during a pass, and the device is never
-idle. It waits for t0 at most, so that a guess that was wrong costs no more than a right one gains. For models that pad
-it does not wait, since nobody knows how long the next one will be. (Counting those who come later makes the mean worse;
-not waiting at all is hardly worse, but takes more passes: `tests/policy/test_composing_simulated.py`.)
+idle. It waits for t0 at most, so that a guess that was wrong costs no more than a right one gains, and for the patience
+at most. For models that pad it does not wait, since nobody knows how long the next one will be. (Counting those who
+come later makes the mean worse; not waiting at all is hardly worse, but takes more passes:
+`tests/policy/test_composing_simulated.py`.)
 
 The model's knobs go first: `linger_ns` is honoured as in `batching`, and a batch beyond a preferred size is cut back.
 """
@@ -166,7 +167,7 @@ def _company_until_ns(scene: Scene, draft: Draft, arrivals_per_s: float) -> int:
     if limits.cost_max and sum(w.cost for w in waiting) * (n + 1) / n > limits.cost_max:
         return 0
     latest_ns = scene.soonest_ns - CAUTION * (draft.took + gap_ns + work_ns)
-    return int(min(waiting[0].since_ns + law.t0, latest_ns))
+    return int(min(waiting[0].since_ns + min(law.t0, limits.patience_ns), latest_ns))
 
 
 def _reason(scene: Scene, draft: Draft, draining: bool, waits: int) -> CloseReason:
