@@ -80,7 +80,7 @@ def from_file(config: ModelConfig, path: Path) -> Inputs:
             break
     if not requests:
         raise CannotMeasure(f'--data: {path} has no texts: it needs lines such as {{"text": "a cat"}}')
-    return Inputs(requests, f"{len(requests)} texts of {path}")
+    return Inputs(requests, f"{len(requests)} texts of {path.name}")
 
 
 def batches(model: Model, requests: Sequence[ModelRequest], size: int, order: Order) -> list[list[ModelRequest]]:
