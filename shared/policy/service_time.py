@@ -128,6 +128,7 @@ class ServiceTime:
         self._recent: deque[float] = deque(maxlen=RECENT)
         """Of the last passes: how many times as long as predicted they took; 1 if that was no surprise."""
         self._shapes: set[tuple[int, int]] = set()
+        self._rows: set[int] = set()
 
     def observe(self, shape: Shape, took_ns: int) -> None:
         """Learn from a clean pass: nothing failed, nothing was compiled, and no other pass shared the device.
@@ -154,7 +155,7 @@ class ServiceTime:
         if self._passes < REFIT_ALWAYS or not self._passes % REFIT_EVERY:
             self._coefficients = solve(self._moments, self._products, self._coefficients, STIFFNESS)
         if len(self._shapes) < SHAPES_MAX:
-            self._shapes.add((shape.rows.bit_length(), int(shape.units).bit_length()))
+            self._note((shape.rows.bit_length(), int(shape.units).bit_length()))
 
     def predict_ns(self, shape: Shape) -> int:
         """What a pass of this shape should take, nanoseconds; a guess while not `trusted`, 0 before the first pass."""
@@ -170,7 +171,7 @@ class ServiceTime:
         return (
             self._passes >= PASSES_MIN
             and len(self._shapes) >= SHAPES_MIN
-            and (rows_max == 1 or len({rows for rows, _ in self._shapes}) >= ROWS_MIN)
+            and (rows_max == 1 or len(self._rows) >= ROWS_MIN)
             and self._error <= ERROR_MAX
         )
 
@@ -206,12 +207,17 @@ class ServiceTime:
             learned._coefficients = _numbers(kept["coefficients"])
             (learned._error,) = _numbers([kept["error"]], 1)
             learned._passes = int(kept["passes"])
-            learned._shapes = {(int(rows), int(units)) for rows, units in kept["shapes"]}
+            for rows, units in kept["shapes"]:
+                learned._note((int(rows), int(units)))
         except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise ValueError(f"a kept service time is damaged ({type(e).__name__}: {e}): discard it") from e
         if len(learned._moments) != 4 or learned._passes < 0 or len(learned._shapes) > SHAPES_MAX:
             raise ValueError("a kept service time is damaged (wrong sizes): discard it")
         return learned
+
+    def _note(self, shape: tuple[int, int]) -> None:
+        self._shapes.add(shape)
+        self._rows.add(shape[0])
 
     # -- the robust part -----------------------------------------------------------------------------------------
 
