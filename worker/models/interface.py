@@ -64,7 +64,7 @@ class ModelConfig:
     linger_us: int = 0
     """How long an unfilled batch may wait for more requests while the device is free, microseconds."""
     preferred_batch_sizes: tuple[int, ...] = ()
-    patience_ms: int = 500
+    patience_ms: int = 100
     """How long the oldest request may be overtaken by others that fit a batch better, milliseconds."""
     pads: bool = False
     """`collate` pads all requests of a batch to the longest one, so that like should go with like."""

@@ -124,7 +124,7 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
     cost_max = batching.count("cost_max")
     linger_us = batching.count("max_queue_delay_microseconds")
     preferred = batching.take("preferred_batch_size", list, [])
-    patience_ms = batching.count("patience_ms", 500)
+    patience_ms = batching.count("patience_ms", 100)
     pads = batching.take("pads", bool, False)
     for size in preferred:
         if type(size) is not int or not 1 <= size <= max_batch_size:
