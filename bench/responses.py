@@ -1,6 +1,6 @@
 """HTTP/1.1 as the generator needs it: a request as bytes, and a response put together from the pieces that arrive.
 
-No I/O. One request at a time is outstanding on a connection. A client library would cost four times as much of the
+No I/O. One request at a time is outstanding on a connection. aiohttp's client costs three to four times as much of the
 core that may also run the server (README.md has the figures), and a generator that is busy measures itself.
 """
 
