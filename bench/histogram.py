@@ -68,17 +68,20 @@ class Histogram:
         0 of nothing.
         """
         rank = max(1, math.ceil(share * self.count))
-        for _, high, count in self.buckets():
+        for index, count in enumerate(self._counts):
             rank -= count
             if rank <= 0:
-                return min(high, self.max_ns)
+                return min(_bounds(index)[1], self.max_ns)
         return self.max_ns
 
-    def buckets(self) -> Iterator[tuple[int, int, int]]:
-        """(least ns, greatest ns, count) of every bucket that is not empty, ascending."""
-        for index, count in enumerate(self._counts):
-            if count:
-                yield *_bounds(index), count
+    def buckets(self, together: int = 1) -> Iterator[tuple[int, int, int]]:
+        """(least ns, greatest ns, count) of every bucket that is not empty, ascending.
+
+        `together`, a power of two, makes one of so many neighbours.
+        """
+        for index in range(0, len(self._counts), together):
+            if count := sum(self._counts[index : index + together]):
+                yield _bounds(index)[0], _bounds(index + together - 1)[1], count
 
     def between(self, edges_ns: Sequence[int]) -> list[int]:
         """How many lie below the first edge, between each edge and the next, and from the last on.

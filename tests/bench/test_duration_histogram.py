@@ -46,6 +46,16 @@ def test_every_value_is_in_one_bucket_and_buckets_ascend_without_overlap(values:
         assert sum(low <= value <= high for low, high, _ in buckets) == 1
 
 
+@given(st.lists(durations, min_size=1))
+def test_neighbouring_buckets_can_be_taken_together(values: list[int]) -> None:
+    """Nothing is lost, and nothing overlaps."""
+    buckets = list(histogram_of(values).buckets(32))
+    assert sum(count for _, _, count in buckets) == len(values)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(buckets))
+    for value in values:
+        assert sum(low <= value <= high <= max(low * 1.033, low + 31) for low, high, _ in buckets) == 1
+
+
 def test_nothing_recorded_is_zero_everywhere() -> None:
     """An empty histogram divides by nothing."""
     h = Histogram()
