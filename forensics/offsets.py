@@ -26,7 +26,8 @@ BLOCK_NS = 60_000_000_000
 BUCKET_NS = 100_000_000
 """Bounds are given for stretches of this length."""
 DRIFT_MAX_PPM = 1_000
-"""The kernel slews a clock by at most 500 ppm, and there are two."""
+"""The kernel slews a clock by at most 500 ppm, and there are two. A time service that corrects a large error may go
+faster for a while: then no line fits, and that is told."""
 FIT_MIN = 8
 """A block with fewer round trips is said to be bounded by causality alone."""
 TOLD_NEAR_NS = 20_000_000_000
