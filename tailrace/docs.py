@@ -116,7 +116,7 @@ MEANING: dict[str, str] = {
     "nth": "number of this model's pass in this worker, from 1",
     "shape_seen": "false for the first pass with this number of requests",
     "splits": "how often the batch was halved to find the request at fault",
-    "predicted": "how long the pass should take from w4 to w7 where nothing else wants a core, by what was learned before; 0 = not known yet",
+    "predicted": "how long it should take from w4 to w7 where nothing else wants a core; 0 = not known yet",
     # evt, res.
     "kind": "what happened, see the table below",
     "start": "when it began, monotonic clock of the writer, ns",
