@@ -21,7 +21,7 @@ class Redis:
         self.answer = answer
         self.commands: list[tuple[Any, ...]] = []
 
-    def call(self, *command: Any) -> "asyncio.Future[Any]":
+    def call(self, *command: Any, in_place: bool = False) -> "asyncio.Future[Any]":
         self.commands.append(command)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if isinstance(self.answer, Exception):

@@ -19,6 +19,8 @@ FIRST = int(os.environ.get("SIMULATION_SEED", "1"))
 """Where to begin; each run goes on from there as far as the time reaches."""
 SURE_COUNT = 20
 """So many seeds run in any case, on each core."""
+NICE = 10
+"""The seeds leave the cores to tests beside them, which wait for real processes."""
 ENOUGH_COUNT = 3
 """So many failing seeds are enough to look at."""
 
@@ -29,7 +31,7 @@ def test_every_seed_keeps_the_promises() -> None:
     cores = len(os.sched_getaffinity(0))
     until_ns = clock.now_ns() + int(SECONDS * 1e9)
     # Fresh processes: what runs here (an event loop, threads of other tests) must not be there a second time.
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(cores, get_context("spawn"), initializer=os.nice, initargs=(NICE,)) as pool:
         parts = list(pool.map(run_seeds, range(FIRST, FIRST + cores), [cores] * cores, [until_ns] * cores))
     print(f"{sum(count for count, _ in parts)} seeds")
     failed = [text for _, texts in parts for text in texts]
