@@ -19,7 +19,7 @@ from shared.keys import Queue
 RETRY_S = 0.05
 CALL_BYTES_MAX = 1 << 20
 CALL_REQUESTS_MAX = 256
-HAND_OVER_AT = 16
+HAND_OVER_AT = 32
 """So many requests leave before their tick ends: the workers begin while this loop still reads the others."""
 CANCEL_TRIES_S = 30.0
 LAST_WORDS_S = 1.0

@@ -66,6 +66,7 @@ class Inference:
         self._results = results
         self._jobs = jobs
         self._door = door
+        self._companies: dict[Queue, tuple[wire.ModelDescriptor, int]] = {}
         self._budget = budget
 
     def add_to(self, routes: Routes) -> None:
@@ -197,6 +198,12 @@ class Inference:
             await self._results.forget(queue, first)
             call.parts.clear()
 
+    def _company(self, model: wire.ModelDescriptor, queue: Queue) -> int:
+        known = self._companies.get(queue)
+        if known is None or known[0] is not model:
+            known = self._companies[queue] = (model, company_of(model))
+        return known[1]
+
     async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
         body = await read_body(request, self._settings.body_bytes_max, self._budget)
         call.g1 = clock.now_ns()
@@ -236,7 +243,7 @@ class Inference:
                         tenant=tenant,
                         priority=lane,
                         job=job,
-                        company=company_of(model, call.rows),
+                        company=self._company(model, queue) if call.rows == 1 else 1,
                     )
                 )
             if len(call.parts) == 1:

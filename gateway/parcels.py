@@ -21,7 +21,7 @@ CHEAP_NS = 500_000
 STALLED_NS = 50_000_000
 """Something is wrong, or slow, when requests are pending and there was no answer for so long."""
 PAUSE_NS = 10_000_000_000
-REQUESTS_MAX = 16
+REQUESTS_MAX = 32
 MEMBER_BYTES_MAX = 4096
 BUDGET_MIN_NS = 1_000_000_000
 """A request with less time left travels alone."""
@@ -29,12 +29,12 @@ WEIGHT = 0.2
 """How fast the mean follows."""
 
 
-def company_of(model: wire.ModelDescriptor, rows: int) -> int:
-    """How many requests like this may share a pass of the model, and a parcel; 1: none.
+def company_of(model: wire.ModelDescriptor) -> int:
+    """How many requests of one row may share a pass of the model, and a parcel; 1: none.
 
     Only requests that cost the same: where lengths vary the worker has to choose who goes with whom.
     """
-    if rows != 1 or any(spec.datatype == "BYTES" or min(spec.shape, default=0) < 0 for spec in model.inputs):
+    if any(spec.datatype == "BYTES" or min(spec.shape, default=0) < 0 for spec in model.inputs):
         return 1
     return model.max_batch_size
 

@@ -46,7 +46,8 @@ class Pending:
     entry_id: str = ""
     submits: int = 0
     looked_up_at_ns: int = 0
-    timer: asyncio.TimerHandle | None = field(default=None)
+    due: int = 0
+    """Which of the submitter's timers watches its deadline."""
     withdrawn: str = ""
     """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
     parcel: "Pending | None" = None

@@ -193,15 +193,14 @@ def test_only_what_is_alike_and_has_time_shares() -> None:
 def test_only_requests_that_cost_the_same_share() -> None:
     """Texts and variable shapes differ in length: the worker chooses who goes with whom."""
 
-    def company(rows: int, *inputs: tuple[str, list[int]]) -> int:
+    def company(*inputs: tuple[str, list[int]]) -> int:
         specs = [wire.ModelTensor("x", datatype, shape) for datatype, shape in inputs]
-        return company_of(wire.ModelDescriptor("m", "1", "pytorch_python", 8, specs, []), rows)
+        return company_of(wire.ModelDescriptor("m", "1", "pytorch_python", 8, specs, []))
 
-    assert company(1, ("FP32", [64])) == 8
-    assert company(1, ("INT64", [])) == 8
-    assert company(2, ("FP32", [64])) == 1
-    assert company(1, ("FP32", [64]), ("FP32", [-1])) == 1
-    assert company(1, ("BYTES", [1])) == 1
+    assert company(("FP32", [64])) == 8
+    assert company(("INT64", [])) == 8
+    assert company(("FP32", [64]), ("FP32", [-1])) == 1
+    assert company(("BYTES", [1])) == 1
 
 
 class TestPace:
