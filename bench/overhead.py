@@ -50,7 +50,7 @@ async def _measure(a: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as directory:
         options = UpOptions(port=0, workers=a.workers, data_dir=Path(directory))
         async with running(options) as stack, _floor() as floor_port:
-            processes = _processes(stack.gateway, *stack.workers)
+            processes = _processes(*stack.gateways, *stack.workers)
             targets = {"tailrace": stack.url, "bare aiohttp": f"http://127.0.0.1:{floor_port}"}
             for url in targets.values():
                 await _wrk(url, 8, 1)  # warm
