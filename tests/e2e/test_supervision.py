@@ -111,7 +111,7 @@ def test_a_crash_loop_ends_with_the_reason_and_status_1(slow_repository: Path, s
         directory=short_directory,
     )  # fmt: skip
     try:
-        assert loop.wait_ended(within_s=100) == 1
+        assert loop.wait_ended(within_s=250) == 1
         verdict = loop.text[loop.text.index("died 5 times in a row") :]
         assert "worker 1 died 5 times in a row, the last time with signal SIGABRT; the last it said:" in loop.text
         assert "terminate called: no kernel image" in verdict
