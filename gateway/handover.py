@@ -27,8 +27,11 @@ LAST_WORDS_S = 1.0
 
 
 class HandOver:
-    """The way out. `is_open` tells whether somebody waits for a request, `pack` who travels with whom; `accepted` and
-    `failed` hear what became of it."""
+    """The way out.
+
+    `is_open` tells whether somebody waits for a request, `pack` who travels with whom; `accepted` and `failed` hear
+    what became of it.
+    """
 
     def __init__(
         self,

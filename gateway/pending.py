@@ -24,8 +24,10 @@ ACCEPTED = wire.Reply(wire.ReplyBody(), None)
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A request between hand-over and answer, or a parcel of such. Stamps g3..g5 as in docs/architecture.md,
-    0 = not reached. `company`: so many like it fit a pass. Only a parcel has `members`.
+    """A request between hand-over and answer, or a parcel of such.
+
+    Stamps g3..g5 in ns as in docs/architecture.md, 0 = not reached. `company`: so many like it fit a pass. Only a
+    parcel has `members`.
     """
 
     id: str
@@ -52,3 +54,7 @@ class Pending:
     """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
     parcel: "Pending | None" = None
     members: "list[Pending]" = field(default_factory=list)
+
+    def take_stamps_of(self, parcel: "Pending") -> None:
+        """This member leaves its parcel: so far it came in it."""
+        self.g3, self.g4, self.entry_id, self.submits = parcel.g3, parcel.g4, parcel.entry_id, parcel.submits

@@ -30,7 +30,7 @@ from shared.keys import NORMAL, Queue
 
 RECONCILE_INTERVAL_S = 1.0
 DEADLINE_STEP_NS = 2_000_000
-"""A deadline is kept to this precision, never early."""
+"""A deadline is kept to this precision."""
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
 
@@ -241,9 +241,8 @@ class Submitter:
             del self._parcels[p.id]
             for member in p.members:
                 if member.parcel is p:
-                    # So far it came.
                     member.parcel = None
-                    member.g3, member.g4, member.entry_id, member.submits = p.g3, p.g4, p.entry_id, p.submits
+                    member.take_stamps_of(p)
             return True
         del self.pending[p.id]
         self._pace(p.queue).pending -= 1
@@ -339,7 +338,7 @@ class Submitter:
     def _cancel(self, p: Pending, *, expired: bool) -> None:
         parcel = p.parcel
         if parcel is not None:
-            p.g3, p.g4, p.entry_id, p.submits = parcel.g3, parcel.g4, parcel.entry_id, parcel.submits
+            p.take_stamps_of(parcel)
             if any(self.is_open(member) for member in parcel.members) or not self._remove(parcel):
                 return
             p = parcel

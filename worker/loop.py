@@ -4,7 +4,7 @@ Theory of operation. One event loop does everything but the models, which run in
 up to one batch of decoded requests ahead of the device (`policy.prefetch`). While the device computes it takes only
 what nobody else wants: it listens for new entries without taking them (`work.ring`), so an idle worker, which blocks
 in a taking read, always goes first. When the device is idle it blocks in a taking read itself. `_step` is called after
-every change (requests came, a batch ended, a timer fired): it asks `policy.batching.decide` and starts what it says.
+every change (requests came, a batch ended, a timer fired): it asks `policy.composing.decide` and starts what it says.
 A finished batch first frees the device for the next one and then is published; its answers and the next fetch leave
 in the same write. `Keeper` (lease.py) renews the lease beside all this and tells which requests are not ours any more.
 
@@ -36,6 +36,7 @@ from worker.served import Served, form_of, limits_of
 BLOCK_MS = 1_000
 RING_MS = 50
 RING_AFTER_S = 0.002
+"""A pass that is over sooner is not listened beside: listening costs Redis more than it brings."""
 RETRY_S = 0.05
 
 
@@ -246,7 +247,6 @@ class WorkerLoop:
         """Until a batch ends, or work arrives that we have room for and nobody else takes."""
         if self._ringing is None or self._ringing.done():
             try:
-                # Not for a pass that is over in no time: listening costs Redis more than it brings.
                 async with asyncio.timeout(RING_AFTER_S):
                     await self._wake.wait()
                 return
