@@ -106,7 +106,6 @@ class Choice:
     way: Way
     score: float
     top: Way
-    top_score: float
 
 
 def sensible_ways(cores: int) -> list[Way]:
@@ -168,11 +167,11 @@ def choose(rates: Mapping[str, Mapping[Way, float]], *, workers_max: int = 1 << 
     shared = set.intersection(*(set(of) for of in rates.values())) if rates else set()
     scores = {way: _score(way, rates.values()) for way in shared if way.workers <= workers_max}
     if not scores:
-        return Choice(ONE, 1.0, ONE, 1.0)
+        return Choice(ONE, 1.0, ONE)
     top = min(scores, key=lambda way: (-scores[way], way))
     good = [way for way, score in scores.items() if score >= (1 - TIE_SHARE) * scores[top]]
     way = min(good)
-    return Choice(way, scores[way], top, scores[top])
+    return Choice(way, scores[way], top)
 
 
 def _score(way: Way, rates: Iterable[Mapping[Way, float]]) -> float:

@@ -91,7 +91,7 @@ def decide(measured: Measured, *, threads: int, workers_max: int) -> Choice:
     rates = {label: {Way(r.workers, r.threads): r.per_s for r in of} for label, of in measured.rates.items()}
     choice = choose(rates, workers_max=workers_max)
     if not rates and threads:
-        return Choice(Way(1, threads), 1.0, Way(1, threads), 1.0)
+        return Choice(Way(1, threads), 1.0, Way(1, threads))
     return choice
 
 
