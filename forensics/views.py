@@ -150,7 +150,13 @@ RESOURCES = View(
         Shown("proc", "proc", "kind of process"),
         *_writer("inst"),
         Shown("mono", "mono", "when it was measured, its monotonic clock, ns"),
-        *_fields("res", interval="interval_ns", loop_lag_max="loop_lag_max_ns"),
+        *_fields(
+            "res",
+            interval="interval_ns",
+            loop_lag_max="loop_lag_max_ns",
+            throttled="throttled_ns",
+            redis_ping_max="redis_ping_max_ns",
+        ),
     ),
 )
 PROCESSES = View(

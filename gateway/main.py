@@ -29,6 +29,7 @@ from shared import clock, humanlog, vitals
 from shared.broker import requests, scripts
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
+from shared.broker.probe import RedisWatch
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -98,10 +99,12 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     jobs = Jobs(settings, submitter, results, door, confirmations)
     inference = Inference(settings, directory, submitter, door, budget, results, jobs, hosts)
     watch = vitals.LoopWatch(log)
+    redis_watch = RedisWatch(connection, log)
     depths: dict[str, int] = {}
 
     def extra() -> dict[str, Any]:
-        return {"inflight": len(submitter.pending), "queued": dict(depths)}
+        pinged = redis_watch.take_longest_ns()
+        return {"inflight": len(submitter.pending), "queued": dict(depths), "redis_ping_max": pinged}
 
     routes = Routes()
     inference.add_to(routes)
@@ -138,6 +141,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
                 "reconcile": submitter.reconcile(),
                 "tick": keep_ticking(connection, directory.queues, name, log, lease_us=lease_us),
                 "loop watch": watch.run(),
+                "redis watch": redis_watch.run(),
                 "sampler": vitals.Sampler(log, watch, extra).run(),
                 "depths": _follow_depths(connection, directory, depths),
                 "clock watch": vitals.ClockWatch(log, replies.take_offsets).run(),

@@ -201,15 +201,17 @@ class Batch(msgspec.Struct, frozen=True, tag_field="t", tag="batch", omit_defaul
     shape_seen: bool = True
     splits: int = 0
     predicted: int = 0
+    compiles: int = 0
 
 
 class Evt(msgspec.Struct, frozen=True, tag_field="t", tag="evt"):
     """Something that takes time from requests, or explains why time was taken. `start` and `end` on `mono`'s clock.
 
-    Kinds: gc, loop_lag, model_load, worker_found, worker_lost, reconnect, reclaim (ids that a tick handed on or ended),
-    audit (ids of live requests that nothing led to any more, enqueued again), release (a worker that stops hands back
-    what it has not begun), lease_lost, pass_hung, adopt (a worker found entries of its own that it had not seen),
-    answers_dropped, webhook_given_up, redis_stood_still, redis_restart, clock_step, log_drop.
+    Kinds: gc, loop_lag, redis_lag (a PING was answered late), model_load, worker_found, worker_lost, reconnect,
+    reclaim (ids that a tick handed on or ended), audit (ids of live requests that nothing led to any more, enqueued
+    again), release (a worker that stops hands back what it has not begun), lease_lost, pass_hung, adopt (a worker
+    found entries of its own that it had not seen), answers_dropped, webhook_given_up, redis_stood_still,
+    redis_restart, clock_step, log_drop.
     """
 
     kind: str
@@ -240,6 +242,8 @@ class Res(msgspec.Struct, frozen=True, tag_field="t", tag="res", omit_defaults=T
     gc_counts: list[int] = []
     inflight: int = 0
     queued: dict[str, int] = {}
+    throttled: int = 0
+    redis_ping_max: int = 0
 
 
 Event = Hello | Bye | Cfg | Clk | Req | Wreq | Batch | Evt | Res

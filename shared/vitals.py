@@ -41,6 +41,29 @@ def cgroup_cores() -> float | None:
         return None
 
 
+def throttled_ns() -> int:
+    """For how long in all the CPU quotas over this process have stopped it, ns; 0 where the kernel does not say."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            file, field, unit_ns = Path(f"/sys/fs/cgroup{path}/cpu.stat"), "throttled_usec", 1_000
+        elif "cpu" in controllers.split(","):
+            file, field, unit_ns = Path(f"/sys/fs/cgroup/cpu{path}/cpu.stat"), "throttled_time", 1
+        else:
+            continue
+        try:
+            stat = dict(entry.split() for entry in file.read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if field in stat:
+            return int(stat[field]) * unit_ns
+    return 0
+
+
 def usable_cores() -> int:
     """Cores this process may use: its affinity, cut by the control group's quota, at least 1."""
     cores = len(os.sched_getaffinity(0))
@@ -129,11 +152,13 @@ class Sampler:
         self._loop_watch = loop_watch
         self._extra = extra
         self._process = psutil.Process()
+        self._throttled_ns = 0
 
     async def run(self) -> None:
         """Sample for ever."""
         self._process.cpu_percent()
         psutil.cpu_times_percent(percpu=True)
+        self._throttled_ns = throttled_ns()
         before = resource.getrusage(resource.RUSAGE_SELF)
         at_ns = clock.now_ns()
         while True:
@@ -145,6 +170,8 @@ class Sampler:
 
     def _sample(self, interval_ns: int, before: resource.struct_rusage, usage: resource.struct_rusage) -> Res:
         cores = psutil.cpu_times_percent(percpu=True)
+        throttled, before_ns = throttled_ns(), self._throttled_ns
+        self._throttled_ns = throttled
         return Res(
             interval=interval_ns,
             cpu_process=self._process.cpu_percent(),
@@ -161,6 +188,8 @@ class Sampler:
             psi_cpu=_pressure("cpu"),
             psi_io=_pressure("io"),
             psi_memory=_pressure("memory"),
+            # Another control group counts from another beginning.
+            throttled=max(0, throttled - before_ns),
             loop_lag_max=self._loop_watch.take_max_ns(),
             gc_counts=list(gc.get_count()),
             **self._extra(),

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from forensics.commands import audit_command, explain_command, requests_command
+from forensics.diagnose_command import diagnose_command
 from forensics.log_commands import logs_command, sql_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
@@ -227,6 +228,7 @@ def demo(**options: Any) -> None:
 cli.add_command(explain_command)
 cli.add_command(requests_command)
 cli.add_command(audit_command)
+cli.add_command(diagnose_command)
 cli.add_command(logs_command)
 cli.add_command(sql_command)
 cli.add_command(dlq_command)

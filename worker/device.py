@@ -11,6 +11,7 @@ threads one after the other on one stream, copies out on another stream of the t
 two slots the copies of one batch overlap the computation of the other. Stage times then come from device events.
 """
 
+import sys
 import threading
 import traceback
 from collections.abc import Sequence
@@ -86,6 +87,8 @@ class Executed:
     """Units computed, padding included; equal to `tokens_useful` without padding."""
     splits: int
     """How often a batch was halved to find the request at fault; 0 = all went well, or the batch was one request."""
+    compiles: int = 0
+    """Graphs that torch.compile made meanwhile."""
     busy_ns: int = 0
     """From entered to encoded, less the waits for a core: what the pass takes where nobody else wants the machine. On a
     device of its own: its time by device events."""
@@ -144,7 +147,7 @@ class Device:
         """
         entered_ns = clock.now_ns()
         meter = self._meter()
-        waited_before_ns = meter.runq_ns()
+        waited_before_ns, graphs_before = meter.runq_ns(), _graphs()
         ledger = _Ledger()
         with torch.inference_mode():
             answers = self._answer(model, requests, ledger)
@@ -172,6 +175,7 @@ class Device:
             tokens_useful=ledger.tokens_useful,
             tokens_padded=ledger.tokens_padded,
             splits=ledger.splits,
+            compiles=_graphs() - graphs_before,
             busy_ns=ledger.h2d_ns + ledger.compute_ns + ledger.d2h_ns
             or max(1, encoded_ns[-1] - entered_ns - (meter.runq_ns() - waited_before_ns)),
         )
@@ -294,6 +298,13 @@ def open_device(name: str, *, threads: int) -> Device:
 def torch_version() -> str:
     """For the log's `hello`."""
     return str(torch.__version__)
+
+
+def _graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    # Not imported for this: a model that compiles has done so.
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo is not None else 0
 
 
 def _encode(config: ModelConfig, request: ModelRequest, reply: ModelReply, wanted: Sequence[str]) -> Result:

@@ -14,6 +14,7 @@ from shared import clock, humanlog, vitals, wire
 from shared.broker import scripts, work
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
+from shared.broker.probe import RedisWatch
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -145,7 +146,12 @@ async def _serve(
     )
     keeper = Keeper(loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s)
     watch = vitals.LoopWatch(log)
-    sampler = vitals.Sampler(log, watch, lambda: {"inflight": len(loop.held)})
+    redis_watch = RedisWatch(connection, log)
+
+    def extra() -> dict[str, int]:
+        return {"inflight": len(loop.held), "redis_ping_max": redis_watch.take_longest_ns()}
+
+    sampler = vitals.Sampler(log, watch, extra)
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
@@ -164,6 +170,7 @@ async def _serve(
                     keep_ticking(connection, lambda: queues, name, log, lease_us=lease_us), name="tick"
                 ),
                 asyncio.create_task(watch.run(), name="loop watch"),
+                asyncio.create_task(redis_watch.run(), name="redis watch"),
                 asyncio.create_task(sampler.run(), name="sampler"),
                 asyncio.create_task(vitals.ClockWatch(log).run(), name="clock watch"),
             ]

@@ -263,6 +263,7 @@ def _batch(run: Run, done: Executed) -> Batch:
         shape_seen=run.shape_seen,
         splits=done.splits,
         predicted=run.predicted_ns,
+        compiles=done.compiles,
     )
 
 

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -72,6 +73,8 @@ class Soak:
     rng: random.Random
     admin: Connection
     traffic: Traffic
+    only: tuple[str, ...] = ()
+    """The deeds to do; all of them when there are none."""
     deeds: Counter[str] = field(default_factory=Counter)
     gateways_ended_ns: list[list[int]] = field(default_factory=list)
     """When each was killed or told to stop, and when it was gone."""
@@ -95,6 +98,8 @@ class Soak:
             "pause Redis": (1, lambda: self._command("CLIENT", "PAUSE", "700")),
             "a burst": (3, self._burst),
         }
+        if self.only:
+            choices = {deed: choices[deed] for deed in self.only}
         until_ns = clock.now_ns() + int(seconds * 1e9)
         while clock.now_ns() < until_ns:
             await asyncio.sleep(self.rng.uniform(*PAUSE_S))
@@ -183,30 +188,36 @@ def commands_of(directory: Path, server: EmbeddedRedis) -> dict[str, tuple[str |
     return {**workers, **gateways}
 
 
-async def soak(minutes: float, number: int) -> bool:
-    """True when every request ended as it must."""
-    with tempfile.TemporaryDirectory(prefix="tr-soak-") as name:
-        directory = Path(name)
-        server = EmbeddedRedis(directory / "r", preexec=die_with_parent)
-        await server.start()
-        system = System(directory, server, commands_of(directory, server))
-        try:
-            async with Connection(server.url, "soak", quiet=True) as admin:
-                await asyncio.gather(*(system.start(name) for name in system.commands if "worker" in name))
-                await asyncio.gather(*(system.start(name) for name in system.commands if "gateway" in name))
-                urls = [
-                    f"http://127.0.0.1:{command[-1]}" for command in system.commands.values() if "gateway" in command
-                ]
-                async with Traffic(urls, RATE) as traffic:
-                    soak = Soak(system, random.Random(number), admin, traffic)
-                    await soak.run(minutes * 60)
-                    await traffic.more(100)
-                stuck = await settle(admin)
-                rss = {name: psutil.Process(p.pid).memory_info().rss / MIB for name, p in system.running.items()}
-        finally:
-            await asyncio.gather(*(asyncio.to_thread(p.stop) for p in system.running.values()))
-            await server.stop()
-        return report(soak, stuck, breaches(directory / "logs"), rss)
+async def soak(minutes: float, number: int, only: tuple[str, ...]) -> bool:
+    """True when every request ended as it must; else the logs stay where it says."""
+    directory = Path(tempfile.mkdtemp(prefix="tr-soak-"))
+    ok = await _soak(directory, minutes, number, only)
+    if ok:
+        shutil.rmtree(directory)
+    else:
+        print(f"the logs are in {directory / 'logs'}")
+    return ok
+
+
+async def _soak(directory: Path, minutes: float, number: int, only: tuple[str, ...]) -> bool:
+    server = EmbeddedRedis(directory / "r", preexec=die_with_parent)
+    await server.start()
+    system = System(directory, server, commands_of(directory, server))
+    try:
+        async with Connection(server.url, "soak", quiet=True) as admin:
+            await asyncio.gather(*(system.start(name) for name in system.commands if "worker" in name))
+            await asyncio.gather(*(system.start(name) for name in system.commands if "gateway" in name))
+            urls = [f"http://127.0.0.1:{command[-1]}" for command in system.commands.values() if "gateway" in command]
+            async with Traffic(urls, RATE) as traffic:
+                soak = Soak(system, random.Random(number), admin, traffic, only)
+                await soak.run(minutes * 60)
+                await traffic.more(100)
+            stuck = await settle(admin)
+            rss = {name: psutil.Process(p.pid).memory_info().rss / MIB for name, p in system.running.items()}
+    finally:
+        await asyncio.gather(*(asyncio.to_thread(p.stop) for p in system.running.values()))
+        await server.stop()
+    return report(soak, stuck, breaches(directory / "logs"), rss)
 
 
 async def settle(admin: Connection) -> list[str]:
@@ -256,7 +267,9 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
-    return 0 if asyncio.run(soak(parser.parse_args().minutes, seed())) else 1
+    parser.add_argument("--only", nargs="+", default=(), metavar="DEED", help="do these deeds only, e.g. 'kill Redis'")
+    a = parser.parse_args()
+    return 0 if asyncio.run(soak(a.minutes, seed(), tuple(a.only))) else 1
 
 
 if __name__ == "__main__":
