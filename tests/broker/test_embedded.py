@@ -67,6 +67,29 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(own_server
         assert delivered >= set(accepted)
 
 
+async def test_the_file_of_a_crashed_server_does_not_grow_from_life_to_life(
+    own_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A soak took 40 s to start a killed server again: it only rewrote its file at twice the size it had loaded."""
+    monkeypatch.setattr(embedded, "REWRITE_FROM_BYTES", 1 << 20)
+    async with Connection(own_server.url, "test") as c:
+        await soon(c.wait_connected())
+        for i in range(20):
+            await c.call("SET", "past", f"{i}" * 100_000)
+        await c.call("SET", "present", "kept")
+        await kill(own_server)
+        await own_server.start()
+        await eventually(lambda: c.connected, "the connection is back")
+
+        async def is_small() -> bool:
+            told = (await c.call("INFO", "persistence")).decode()
+            size = int(next(line for line in told.split("\r\n") if line.startswith("aof_current_size:")).split(":")[1])
+            return size < 1 << 20
+
+        await eventually(is_small, "the file was written anew")
+        assert await c.call("GET", "present") == b"kept"
+
+
 async def test_a_server_that_still_loads_its_file_is_waited_for(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
