@@ -323,6 +323,22 @@ def test_padding_is_accounted_as_the_model_says(device: Device) -> None:
     assert (executed.tokens_useful, executed.tokens_padded, executed.splits) == (1, 10, 1)
 
 
+def test_graphs_compiled_in_a_pass_are_counted(device: Device) -> None:
+    """A pass that waits for torch.compile says so; the next one of that shape does not."""
+
+    class Compiled(Model):
+        def load(self, context: LoadContext) -> None:
+            self.double = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
+
+        def forward(self, batch: Any) -> Any:
+            return self.double(batch["x"])
+
+    model = Compiled()
+    model.load(LoadContext(DOUBLE, DOUBLE.path, "cpu"))
+    graphs = [execute(device, model, [x_request(1.0, rows)]).compiles for rows in (1, 1, 2, 2)]
+    assert graphs == [1, 0, 1, 0]
+
+
 def test_models_run_under_inference_mode_with_the_configured_threads() -> None:
     """No graph is recorded, and torch uses the threads of the device."""
     seen = []
