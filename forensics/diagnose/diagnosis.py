@@ -85,7 +85,9 @@ class Diagnosis:
             "segments": list(f.cause.segments),
             "confidence": ranked.confidence,
             "delta_p99_ms" if self.quantile == 0.99 else "delta_ms": f.delta_ms,
+            "tail_ms": f.gain.tail_ms,
             "explained": ranked.explained,
+            "news": ranked.news,
             "score": f.score,
             "summary": f.summary,
             "started_us": f.started_us,
@@ -140,7 +142,7 @@ def diagnose(
     doubts = [f for f in told if f.severity is quality.Severity.DOUBT]
     onset = onset_of(case)
     findings = [] if refused else [f for f in (detect(case) for detect in DETECTORS) if f is not None]
-    ranked = ranking.rank(case, findings, onset is not None)
+    ranked = ranking.rank(case, findings, onset)
     wanted = {i for r in ranked for i in (*r.finding.exemplars, *map(int, r.finding.culprits.get("request", ())))}
     numbers = sorted(wanted)
     return Diagnosis(

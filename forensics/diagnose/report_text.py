@@ -92,8 +92,9 @@ def _bars(shares: Sequence[Share]) -> Iterator[str]:
 def _finding(d: Diagnosis, ranked: Ranked, place: int, logs: str) -> Iterator[str]:
     f = ranked.finding
     yield (
-        f"  {place}. {f.cause.title} [{f.cause.id}, {FAMILIES[f.cause.id[0]]}]  -{f.delta_ms:.1f} ms  "
-        f"confidence {ranked.confidence:.0%}"
+        f"  {place}. {f.cause.title} [{f.cause.id}, {FAMILIES[f.cause.id[0]]}]  "
+        f"p{100 * d.quantile:g} {-f.delta_ms:+.1f} ms, tail {-f.gain.tail_ms:+.1f} ms, confidence "
+        f"{ranked.confidence:.0%}"
     )
     yield f"     {visible(f.summary)}"
     for evidence in f.evidence:
@@ -132,7 +133,8 @@ def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
         f = ranked.finding
         yield ""
         yield (
-            f"{place}. **{f.cause.title}** ({f.cause.id}): -{f.delta_ms:.1f} ms, confidence {ranked.confidence:.0%}. "
+            f"{place}. **{f.cause.title}** ({f.cause.id}): p{100 * d.quantile:g} {-f.delta_ms:+.1f} ms, tail "
+            f"{-f.gain.tail_ms:+.1f} ms, confidence {ranked.confidence:.0%}. "
             f"{_escaped(f.summary)}"
         )
         for evidence in f.evidence:

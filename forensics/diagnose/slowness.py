@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from forensics.diagnose.case import MS, Case
+from forensics.diagnose.case import MS, Case, Gain
 from forensics.diagnose.intervals import covered
 from forensics.diagnose.machine import cores_of, foreign
 from forensics.diagnose.service import Part
@@ -53,12 +53,12 @@ class Slowness:
         return float(self.case.attribution.passes.parts[part].sum() / max(1, self.beyond.sum()))
 
     @cached_property
-    def gain_ms(self) -> float:
-        """How much lower the quantile is without any of it."""
+    def gain(self) -> Gain:
+        """The gain without any of it."""
         return self.case.gain_of(parts=PARTS)
 
-    def gain_of_workers(self, worker: str) -> float:
-        """How much lower it is without what is beyond on one worker."""
+    def gain_of_workers(self, worker: str) -> Gain:
+        """The gain without what is beyond on one worker."""
         return self.case.gain_of(parts=PARTS, passes=self.case.window.batches.names["worker"].where(worker))
 
     @cached_property

@@ -24,12 +24,14 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """The first change to worse, between `lo_us` and `hi_us` with 95 %; `changes` are all of the end-to-end time, and
+    """The first change to worse, between `lo_us` and `hi_us` with 95 %, until `until_us`, when it was better again
+    or the window ended; `changes` are all of the end-to-end time, and
     `first` are the segments that changed near it, the earliest first."""
 
     at_us: int
     lo_us: int
     hi_us: int
+    until_us: int
     before_ms: float
     after_ms: float
     changes: Sequence[Change]
@@ -42,6 +44,7 @@ class Onset:
             "at_us": self.at_us,
             "lo_us": self.lo_us,
             "hi_us": self.hi_us,
+            "until_us": self.until_us,
             "before_ms": self.before_ms,
             "after_ms": self.after_ms,
             "changes": [
@@ -76,6 +79,9 @@ def onset_of(case: Case) -> Onset | None:
         at_us=c.at_ns // 1000,
         lo_us=c.lo_ns // 1000,
         hi_us=c.hi_ns // 1000,
+        until_us=min(
+            (b.at_ns // 1000 for b in changes if b.ratio < 1 and b.at_ns > c.at_ns), default=int(r.at_us[-1]) + 1
+        ),
         before_ms=c.before / 1e6,
         after_ms=c.after / 1e6,
         changes=changes,

@@ -25,7 +25,7 @@ def detect(case: Case) -> Finding | None:
         return None
     return case.finding(
         "C2",
-        slow.gain_ms,
+        slow.gain,
         0.6 + 0.4 * late,
         f"after the last graph was compiled the model takes {step:.2f} times as long, and stays so: it runs eagerly",
         Evidence("passes against the law, before and after", {"step": step, "slow_after": late}, SQL),

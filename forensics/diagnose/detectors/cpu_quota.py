@@ -4,7 +4,7 @@ from forensics.diagnose.case import MS, Case, Evidence, Finding
 
 THROTTLED_MIN_MS = 20.0
 """Milliseconds a second that a process of ours stood throttled."""
-SQL = """SELECT proc, inst, time_bucket(INTERVAL 1 second, at) AS second, sum(throttled_ns) / 1e6 AS throttled_ms
+SQL = """SELECT proc, inst, time_bucket(INTERVAL 1 second, "at") AS second, sum(throttled_ns) / 1e6 AS throttled_ms
 FROM resources GROUP BY ALL ORDER BY throttled_ms DESC"""
 
 
@@ -16,7 +16,7 @@ def detect(case: Case) -> Finding | None:
         return None
     return case.finding(
         "D3",
-        slow.gain_ms,
+        slow.gain,
         0.9,
         f"the kernel throttled our processes for {throttled / MS:.0f} ms of each slow second: the CPU quota is used up",
         Evidence(

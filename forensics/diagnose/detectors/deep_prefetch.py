@@ -25,7 +25,7 @@ def detect(case: Case) -> Finding | None:
     share = float(wasted[case.tail].mean() - wasted[case.middle].mean()) / MS / case.all_excess_ms
     return case.finding(
         "A7",
-        case.gain_ms(r.e2e - wasted),
+        case.gain(r.e2e - wasted),
         0.35 + 0.65 * max(0.0, min(1.0, share)),
         f"worker {worst} holds requests that wait behind its passes while another worker is free",
         Evidence(

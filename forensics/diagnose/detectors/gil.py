@@ -19,7 +19,7 @@ def detect(case: Case) -> Finding | None:
         return None
     return case.finding(
         "B6",
-        slow.gain_ms,
+        slow.gain,
         0.4 + 0.3 * blocked + 0.3 * min(1.0, beside - usual),
         f"the worker's process computes {beside - usual:.1f} cores beside its passes, which stand still meanwhile",
         Evidence(

@@ -34,7 +34,7 @@ def detect(case: Case) -> Finding | None:
     culprits = [int(i) for b in worst for i in _largest(case, int(b))]
     return case.finding(
         "A5",
-        case.gain_ms(case.without(passes_ns=less)),
+        case.gain(case.without(passes_ns=less)),
         0.2 + 0.3 * behind + 0.3 * innocent + 0.2 * max(0.0, min(1.0, queued)),
         f"{int(huge.sum())} huge requests block those behind them, for {float(normal[huge].mean()) / MS:.0f} ms each",
         Evidence(

@@ -4,7 +4,6 @@ import numpy as np
 
 from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import MS, Case, Evidence, Finding
-from forensics.diagnose.service import Part
 
 TIMES_MEDIAN = 2.5
 SQL = """SELECT floor(log2(cost + 1)) AS size, count(*) AS requests, quantile_cont(forward_ns, 0.5) / 1e6 AS forward_ms
@@ -23,13 +22,9 @@ def detect(case: Case) -> Finding | None:
     share = float(extra[case.tail].mean() - extra[case.middle].mean()) / MS / case.all_excess_ms
     in_tail = float((large & case.tail).sum() / case.tail.sum())
     among_all = float(large.mean())
-    # Without the time that size costs, also for those who waited behind.
-    passes = case.attribution.passes
-    normal = passes.parts[Part.NORMAL]
-    cut = np.clip(normal - np.median(normal), 0, None) if len(normal) else normal
     return case.finding(
         "A1",
-        min(case.gain_ms((case.window.requests.e2e - np.where(large, extra, 0)).astype(np.int64)), cut.max() / MS),
+        case.gain((case.window.requests.e2e - np.where(large, extra, 0)).astype(np.int64)),
         0.3 + 0.7 * max(0.0, min(share, in_tail)),
         f"{in_tail:.0%} of the tail are long inputs (over {TIMES_MEDIAN:g} times the median), {among_all:.0%} of all",
         Evidence(

@@ -24,7 +24,7 @@ def detect(case: Case) -> Finding | None:
     gain = case.gain_of(gaps_ns=idle_before(case.window, case.attribution, [Spent.LINGER]))
     return case.finding(
         "A3",
-        max(gain, case.gain_of(Spent.LINGER)),
+        case.larger(gain, case.gain_of(Spent.LINGER)),
         0.55 + 0.25 * min(1.0, case.share(Spent.LINGER)) + 0.2 * lingered,
         f"batches wait up to {longest_ms:.0f} ms for company while the device is free",
         Evidence(

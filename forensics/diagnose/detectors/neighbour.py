@@ -5,7 +5,7 @@ from forensics.diagnose.service import Part
 
 FOREIGN_MIN = 0.15
 """Share of the machine that others must use more than else."""
-SQL = """SELECT time_bucket(INTERVAL 1 second, at) AS second, max(list_sum(cpu_user) + list_sum(cpu_system)) AS
+SQL = """SELECT time_bucket(INTERVAL 1 second, "at") AS second, max(list_sum(cpu_user) + list_sum(cpu_system)) AS
 all_cores,
 sum(cpu_process) AS ours, max(list_sum(cpu_steal)) AS steal FROM resources GROUP BY ALL ORDER BY second"""
 
@@ -21,7 +21,7 @@ def detect(case: Case) -> Finding | None:
     score = 0.35 + 0.35 * min(1.0, slow.foreign_share * 1.5) + 0.3 * min(1.0, waits * 1.5)
     return case.finding(
         "D2",
-        slow.gain_ms,
+        slow.gain,
         score * (0.3 if throttled > 20e6 else 1.0),
         f"processes that are not ours use {slow.foreign_rise:.1f} cores more than else while passes are slow",
         Evidence(

@@ -25,7 +25,7 @@ def detect(case: Case) -> Finding | None:
         return None
     return case.finding(
         "F4",
-        case.broker_gain_ms,
+        case.broker_gain,
         0.85,
         f"the way from {proc} {worst} to Redis and back takes {raised[worst]:.1f} ms longer than usual",
         Evidence(

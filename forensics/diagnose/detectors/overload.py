@@ -63,7 +63,7 @@ def _burst(case: Case) -> Finding | None:
     score = 0.25 + 0.25 * min(1.0, rise - 1) + 0.25 * (busy >= BUSY_MIN) + 0.25 * max(0.0, min(1.0, follows * 1.5))
     return case.finding(
         "A6",
-        case.gain_ms(np.where(hit, case.window.requests.e2e - case.spent(Spent.QUEUED), case.window.requests.e2e)),
+        case.gain(np.where(hit, case.window.requests.e2e - case.spent(Spent.QUEUED), case.window.requests.e2e)),
         score * (1 - repeats),
         f"{rise:.1f} times as many requests as else arrive, more than {case.workers} busy workers can compute",
         Evidence(

@@ -20,7 +20,7 @@ def detect(case: Case) -> Finding | None:
     score = 0.3 + (0.35 if many else 0.0) + 0.25 * min(1.0, slow.crowding) + 0.1 * min(1.0, rise / 5)
     return case.finding(
         "D1",
-        slow.gain_ms,
+        slow.gain,
         score,
         f"{threads} compute threads of {case.workers} workers share {cores_of(case):.0f} cores",
         Evidence(

@@ -31,7 +31,7 @@ def detect(case: Case) -> Finding | None:
     share = case.share(Spent.PADDING)
     return case.finding(
         "A2",
-        case.gain_ms(case.without(passes_ns=less)),
+        case.gain(case.without(passes_ns=less)),
         0.3 + 0.4 * waste + 0.3 * min(1.0, max(0.0, share * 2)),
         f"{waste:.0%} of what is computed is padding",
         Evidence(

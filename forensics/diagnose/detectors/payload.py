@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
     share = tail_ms / case.all_excess_ms
     return case.finding(
         "B4",
-        case.gain_ms((r.e2e - np.minimum(cost, r.e2e)).astype(np.int64)),
+        case.gain((r.e2e - np.minimum(cost, r.e2e)).astype(np.int64)),
         0.5 + 0.5 * min(1.0, share),
         f"{int(big.sum())} requests with bodies of {LARGE_BYTES >> 10} KiB and more hold up the rest",
         Evidence(

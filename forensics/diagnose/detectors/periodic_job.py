@@ -3,7 +3,7 @@
 from forensics.diagnose.case import Case, Evidence, Finding
 from forensics.diagnose.machine import foreign, short_of_cores
 
-SQL = """SELECT time_bucket(INTERVAL 1 second, at) AS second, max(list_sum(cpu_user) + list_sum(cpu_system)) AS
+SQL = """SELECT time_bucket(INTERVAL 1 second, "at") AS second, max(list_sum(cpu_user) + list_sum(cpu_system)) AS
 all_cores,
 sum(cpu_process) AS ours, max(psi_cpu) AS psi_cpu, max(psi_io) AS psi_io FROM resources GROUP BY ALL ORDER BY second"""
 CYCLES_MIN = 3
@@ -20,7 +20,7 @@ def detect(case: Case) -> Finding | None:
     score = 0.35 + 0.35 * min(1.0, 2 * rise) + 0.3 * min(1.0, 2 * short_of_cores(case))
     return case.finding(
         "E1",
-        slow.gain_ms,
+        slow.gain,
         score,
         f"every {period.seconds:.1f} s others take the machine for a while",
         Evidence(

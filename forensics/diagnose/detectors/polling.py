@@ -21,7 +21,7 @@ def detect(case: Case) -> Finding | None:
     gain = case.gain_of(gaps_ns=idle_before(case.window, case.attribution, [Spent.FETCH]))
     return case.finding(
         "C6",
-        max(gain, case.gain_of(Spent.FETCH)),
+        case.larger(gain, case.gain_of(Spent.FETCH)),
         0.5 + 0.5 * min(1.0, case.share(Spent.FETCH)),
         f"requests lie in the stream for up to {p90_ms:.0f} ms while the worker is free",
         Evidence(

@@ -26,7 +26,7 @@ def detect(case: Case) -> Finding | None:
     share = excess_ms / case.all_excess_ms
     return case.finding(
         "B5",
-        case.gain_ms(r.e2e - waited),
+        case.gain(r.e2e - waited),
         0.4 + 0.6 * max(0.0, min(1.0, share)),
         f"requests of the tail wait {excess_ms:.0f} ms for a thread (segment {name})",
         Evidence(f"{share:.0%} of the tail's excess", {"tail_ms": excess_ms, "share": share}, SQL),

@@ -16,8 +16,8 @@ def detect(case: Case) -> Finding | None:
     longest_ms = max(end - start for start, end, _ in broker.stalls) / 1e3
     return case.finding(
         "F1",
-        case.broker_gain_ms,
-        0.25 + 0.4 * broker.pinged + 0.35 * broker.shared,
+        case.broker_gain,
+        0.2 + 0.4 * broker.pinged + 0.4 * broker.pinged * broker.shared,
         f"Redis answers nobody for up to {longest_ms:.0f} ms, {len(broker.stalls)} times",
         Evidence(
             f"{broker.shared:.0%} of the stalled time was seen by several processes, {broker.pinged:.0%} by PINGs too",

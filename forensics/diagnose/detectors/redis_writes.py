@@ -15,8 +15,8 @@ def detect(case: Case) -> Finding | None:
     longest_ms = max(end - start for start, end, _ in broker.stalls) / 1e3
     return case.finding(
         "F2",
-        case.broker_gain_ms,
-        0.25 + 0.4 * (1 - broker.pinged) + 0.35 * broker.shared,
+        case.broker_gain,
+        0.2 + 0.8 * (1 - broker.pinged) * broker.shared,
         f"Redis delays writes by up to {longest_ms:.0f} ms, {len(broker.stalls)} times, and answers PINGs meanwhile",
         Evidence(
             f"{broker.pinged:.0%} of the stalled time had late PINGs, {broker.shared:.0%} was seen by several "

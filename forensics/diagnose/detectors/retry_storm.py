@@ -24,7 +24,7 @@ def detect(case: Case) -> Finding | None:
     repeated = float(share[storm].mean())
     return case.finding(
         "G5",
-        case.gain_ms(np.where(hit, case.window.requests.e2e - case.spent(Spent.QUEUED), case.window.requests.e2e)),
+        case.gain(np.where(hit, case.window.requests.e2e - case.spent(Spent.QUEUED), case.window.requests.e2e)),
         0.5 + 0.5 * min(1.0, 2 * repeated),
         f"{repeated:.0%} of what arrives then are repetitions of requests that were not answered in time",
         Evidence("requests with a label that came before", {"repeated": repeated, "seconds": int(storm.sum())}, SQL),

@@ -22,7 +22,7 @@ def detect(case: Case) -> Finding | None:
         against.append(Evidence("others used the cores more", {"cores": slow.foreign_rise}, against=True))
     return case.finding(
         "D4",
-        slow.gain_ms,
+        slow.gain,
         score,
         f"the same passes take {ratio:.2f} times as long, and as much more CPU time, on every worker",
         Evidence(

@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
     hit = crowded[case.request_bin]
     return case.finding(
         "A4",
-        case.gain_ms(np.where(hit, case.window.requests.e2e - queued, case.window.requests.e2e)),
+        case.gain(np.where(hit, case.window.requests.e2e - queued, case.window.requests.e2e)),
         score,
         f"batches of at most {per_row:.0f} are full and leave requests waiting; {fixed:.0%} of a pass is the same for "
         f"any size",

@@ -21,7 +21,7 @@ def detect(case: Case) -> Finding | None:
         "G1",
         max(
             case.gain_of(Spent.RETRY),
-            case.gain_ms(np.where(again, case.window.requests.e2e * 0 + np.median(r.e2e), r.e2e)),
+            case.gain(np.where(again, case.window.requests.e2e * 0 + np.median(r.e2e), r.e2e)),
         ),
         0.6 + 0.4 * min(1.0, case.share(Spent.RETRY)),
         f"{int(again.sum())} requests were lost with a worker and run again, {float(lost[again].mean()) / MS:.0f} ms "
