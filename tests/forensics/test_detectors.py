@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from forensics_fleet import small_store
 
+from forensics import cause_docs
 from forensics.diagnose import detectors
 from forensics.diagnose.attribution import attribute
 from forensics.diagnose.case import Case
@@ -41,6 +42,11 @@ def test_causes_are_told_whole() -> None:
         assert cause.id[0] in FAMILIES
         assert set(cause.segments) <= set(SEGMENTS)
         assert cause.remedy.endswith(".") and cause.check.endswith(".")
+
+
+def test_the_document_of_causes_is_fresh() -> None:
+    """It is made from the catalogue and the detectors."""
+    assert cause_docs.FILE.read_text() == cause_docs.render(), "run `python -m forensics.cause_docs`"
 
 
 @pytest.mark.parametrize("name", QUERIES)
