@@ -13,8 +13,8 @@ FILE = Path(__file__).parent.parent / "docs" / "causes.md"
 HEAD = "<!-- Made by `python -m forensics.cause_docs`; do not edit. -->\n"
 INTRO = """# Causes of slow requests
 
-What `tailrace diagnose` looks for: one detector a file in `forensics/diagnose/detectors/`. How it decides between them is
-told in [architecture.md](architecture.md#diagnosis).
+What `tailrace diagnose` looks for: one detector a file in `forensics/diagnose/detectors/`. How it decides between them
+is told in [architecture.md](architecture.md#diagnosis).
 """
 
 

@@ -12,7 +12,7 @@ from forensics.blame import Piece, WorkerTimeline
 from forensics.load import LogLine, Logs
 from forensics.offsets import Offset, OffsetSource
 from forensics.timeline import Clocks, partial_timeline, timeline_of, waits
-from shared.events import Batch, Req, Wreq
+from shared.events import Batch, Evt, Req, Wreq
 from shared.timeline import Class, Segment, Timeline, class_totals, segments
 
 
@@ -78,6 +78,8 @@ class Explanation:
     batch: BatchView | None
     attempt_list: tuple[Attempt, ...]
     waited_behind: tuple[Piece, ...]
+    own_pass: Mapping[str, int]
+    """What its time in its own pass (collate, forward, post) was spent on, ns; empty when no law is known."""
     worker: str
     gateway: str
     complete: bool
@@ -169,6 +171,7 @@ class Explainer:
             batch=batch,
             attempt_list=_attempts(r.attempt, tries),
             waited_behind=self._blame(timeline, parts, r.worker, r.worker_clock) if answered else (),
+            own_pass=self._own_pass(batch, r.part or r.id, r.worker, parts) if answered else {},
             worker=r.worker,
             gateway=line.envelope.inst,
             complete=not missing and not lost,
@@ -213,6 +216,7 @@ class Explainer:
             batch=batch,
             attempt_list=_attempts(w.attempt, tries),
             waited_behind=self._blame(timeline, parts, envelope.inst, envelope.clock),
+            own_pass=self._own_pass(batch, w.id, envelope.inst, parts),
             worker=envelope.inst,
             gateway=w.gateway,
             complete=False,
@@ -225,6 +229,22 @@ class Explainer:
             self._workers[worker, clock] = WorkerTimeline.of(self._logs, worker, clock)
         at = self._workers[worker, clock]
         return tuple(piece for wait in waits(timeline, parts) for piece in at.blame(wait))
+
+    def _own_pass(
+        self, batch: BatchView | None, request_id: str, worker: str, parts: Sequence[Segment]
+    ) -> Mapping[str, int]:
+        b = batch.record if batch is not None else None
+        if b is None or request_id not in b.members or len(b.costs) != len(b.members):
+            return {}
+        # Here, since numpy takes its time to load, and a request without a pass can do without.
+        from forensics.diagnose.own_pass import own_pass
+
+        lines = [line.record for line in self._logs.written_by("worker", worker)]
+        took_ns = sum(part.ns for part in parts if part.name in ("collate", "forward", "post"))
+        passes = [record for record in lines if isinstance(record, Batch)]
+        pauses = [record for record in lines if isinstance(record, Evt) and record.kind == "gc"]
+        rows = next((w.record.rows for w in self._wreqs.get(request_id, ()) if w.envelope.inst == worker), 1)
+        return own_pass(b, b.costs[b.members.index(request_id)], rows, took_ns, passes, pauses)
 
     def _batch(self, worker: str, batch_id: str, request_id: str, r: Req | None) -> BatchView | None:
         if not batch_id:
@@ -321,6 +341,7 @@ def to_json(e: Explanation) -> dict[str, Any]:
             for a in e.attempt_list
         ],
         "waited_behind": [_piece_json(p) for p in e.waited_behind],
+        "own_pass": dict(e.own_pass),
         "worker": e.worker,
         "gateway": e.gateway,
         "complete": e.complete,

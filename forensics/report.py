@@ -4,7 +4,7 @@ Whatever comes from a log is shown as it is: never read as markup, and its contr
 label can neither colour the screen nor forge a line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -64,6 +64,8 @@ def _explanation_lines(e: Explanation, width: int, plain: bool) -> list[Text]:
     lines = [*_head(e), Text(), *_waterfall(e, width, plain), Text(), *_class_lines(e)]
     if e.batch is not None:
         lines += [Text(), *_batch_lines(e.batch)]
+    if e.own_pass:
+        lines.append(Text(f"  {_own_pass(e.own_pass)}"))
     if len(e.attempt_list) > 1 or any(a.error_code for a in e.attempt_list):
         lines.append(Text())
     for a in e.attempt_list if len(e.attempt_list) > 1 or any(a.error_code for a in e.attempt_list) else ():
@@ -179,6 +181,26 @@ def _class_lines(e: Explanation) -> list[Text]:
         share = 100 * ns / e.e2e_ns if e.e2e_ns else 0.0
         lines.append(Text(f"{kind.value:<12} {exact_ms(ns):>13} {share:8.1f} %", style=STYLE_OF[kind]))
     return lines
+
+
+_PASS_WORDS = {
+    "own_compute": "alone",
+    "batch_mates": "for batch-mates",
+    "padding": "padding",
+    "gc": "collecting garbage",
+    "compile": "compiling graphs",
+    "cold": "cold: something was done for the first time",
+    "cpu_wait": "waiting for a core",
+    "page_faults": "reading pages from disk",
+    "slow_compute": "computing more than such a pass does",
+    "blocked": "standing still",
+}
+
+
+def _own_pass(split: Mapping[str, int]) -> str:
+    """What its pass was spent on; the parts add up to collate, forward and post."""
+    told = ", ".join(f"{exact_ms(ns)} {_PASS_WORDS[name]}" for name, ns in split.items() if ns)
+    return f"its pass, ms: {told}"
 
 
 def _batch_lines(batch: BatchView) -> list[Text]:

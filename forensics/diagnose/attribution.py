@@ -20,7 +20,7 @@ import numpy as np
 
 from forensics.diagnose.intervals import covered
 from forensics.diagnose.service import Part, Passes, explain_passes
-from forensics.diagnose.window import Bools, Event, Floats, Ints, Window
+from forensics.diagnose.window import Batches, Bools, Event, Floats, Ints, Window
 
 
 class Spent(StrEnum):
@@ -267,18 +267,28 @@ def _own_pass(
             spent[label][mine] += amount
             beyond += amount
     normal = own - beyond
-    b = r.batch[mine]
-    alone, unpadded, whole = np.zeros(len(mine)), np.zeros(len(mine)), np.zeros(len(mine))
+    cost = np.maximum(r.cost[mine], 1).astype(np.float64)
+    rows = np.maximum(r.numbers["rows"][mine], 1).astype(np.float64)
+    own_ns, pad_ns = split_normal(batches, passes, normal, r.batch[mine], cost, rows)
+    spent[Spent.OWN_COMPUTE][mine] += own_ns
+    spent[Spent.PADDING][mine] += pad_ns
+    spent[Spent.BATCH_MATES][mine] += normal - own_ns - pad_ns
+
+
+def split_normal(
+    batches: Batches, passes: Passes, normal: Ints, batch: Ints, cost: Floats, rows: Floats
+) -> tuple[Ints, Ints]:
+    """Of the normal time of requests in their passes (numbers `batch`, -1 for none): what each would have taken alone,
+    and what padding added; the rest is the batch-mates'. Without a law all of it is its own."""
+    alone, unpadded, whole = np.zeros(len(normal)), np.zeros(len(normal)), np.zeros(len(normal))
     models = batches.names["model"]
     for code, model in enumerate(models.names):
         law = passes.laws.get(model)
-        of_model = np.flatnonzero((b >= 0) & (models.codes[np.maximum(b, 0)] == code))
+        of_model = np.flatnonzero((batch >= 0) & (models.codes[np.maximum(batch, 0)] == code))
         if law is None or not len(of_model):
             continue
-        at = b[of_model]
-        rows = np.maximum(r.numbers["rows"][mine][of_model], 1).astype(np.float64)
-        cost = np.maximum(r.cost[mine][of_model], 1).astype(np.float64)
-        alone[of_model] = law.predict(cost, cost * cost / rows, rows)
+        at, size, own_rows = batch[of_model], cost[of_model], rows[of_model]
+        alone[of_model] = law.predict(size, size * size / own_rows, own_rows)
         unpadded[of_model] = law.predict(
             passes.useful[at], batches.squares[at], batches.numbers["rows"][at].astype(np.float64)
         )
@@ -287,9 +297,7 @@ def _own_pass(
     scale = np.where(known, normal / np.where(known, whole, 1.0), 0.0)
     own_ns = np.where(known, np.clip(alone * scale, 0, np.maximum(normal, 0)), normal).astype(np.int64)
     pad_ns = np.clip((whole - np.maximum(unpadded, alone)) * scale, 0, np.maximum(normal - own_ns, 0)).astype(np.int64)
-    spent[Spent.OWN_COMPUTE][mine] += own_ns
-    spent[Spent.PADDING][mine] += pad_ns
-    spent[Spent.BATCH_MATES][mine] += normal - own_ns - pad_ns
+    return own_ns, pad_ns
 
 
 def _gateway_side(window: Window, mine: Ints, totals: _Totals, spent: Mapping[Spent, Ints]) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from forensics.segments_sql import SEGMENTS
 from forensics.store import Store
-from shared.events import Res
+from shared.events import Batch, Res
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -91,6 +91,27 @@ class Batches:
 
     def __len__(self) -> int:
         return len(self.at_us)
+
+    @classmethod
+    def of(cls, records: Sequence[Batch]) -> "Batches":
+        """From the records of one worker's log, in their order; when they were is not told."""
+
+        def column(name: str) -> Ints:
+            return np.array([getattr(b, name.removesuffix("_ns")) for b in records], dtype=np.int64)
+
+        names = {"model": [b.model for b in records], "close_reason": [b.close_reason for b in records]}
+        found = {name: tuple(sorted(set(values))) for name, values in names.items()}
+        return cls(
+            at_us=np.zeros(len(records), dtype=np.int64),
+            numbers={name: column(name) for name in BATCH_NUMBERS},
+            names={
+                "worker": Named(np.zeros(len(records), dtype=np.int64), ("",)),
+                **{n: Named(np.array([found[n].index(v) for v in names[n]], np.int64), found[n]) for n in names},
+            },
+            shape_seen=np.array([b.shape_seen for b in records], dtype=np.bool_),
+            longest=np.array([max(b.costs, default=0) for b in records], dtype=np.float64),
+            squares=np.array([sum(c * c for c in b.costs) for b in records], dtype=np.float64),
+        )
 
     @property
     def took(self) -> Ints:

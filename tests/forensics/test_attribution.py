@@ -4,13 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forensics_fleet import small_store
+from forensics_fleet import small_store, write_fleet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.diagnose.attribution import _IDLE, Attribution, Spent, _cut, _Span, _Totals, attribute
 from forensics.diagnose.service import Part, fit
-from forensics.diagnose.window import Window, take
+from forensics.diagnose.window import Window, ids, take
+from forensics.explain import Explainer
+from forensics.load import Logs
+from forensics.store import open_store
 
 ROUNDING_NS = len(Spent)
 """A label may be short by a nanosecond at each end for every other label."""
@@ -130,3 +133,20 @@ def test_a_window_keeps_only_its_time(tmp_path: Path) -> None:
     assert 0 < len(part.requests) < len(whole.requests)
     assert part.requests.at_us.min() >= middle
     assert (part.requests.batch >= 0).mean() > 0.95
+
+
+def test_explain_splits_a_requests_own_pass_as_the_diagnosis_does(tmp_path: Path) -> None:
+    """To within rounding, and it adds up to what the pass took."""
+    write_fleet(tmp_path, requests=800, per_s=2_000.0)
+    explainer = Explainer(Logs.load([tmp_path]))
+    with open_store([tmp_path]) as store:
+        window = take(store)
+        attribution = attribute(window)
+        numbers = [int(i) for i in np.flatnonzero(window.requests.batch >= 0)[::40]]
+        for i, request_id in zip(numbers, ids(store, numbers), strict=True):
+            told = explainer.explain(request_id)
+            parts = {part.name: part.ns for part in told.segments}
+            assert sum(told.own_pass.values()) == sum(parts.get(name, 0) for name in ("collate", "forward", "post"))
+            for label in (Spent.OWN_COMPUTE, Spent.BATCH_MATES, Spent.PADDING):
+                # The law is that of all workers there, of one worker here.
+                assert told.own_pass[label.value] == pytest.approx(attribution.spent[label][i], rel=0.3, abs=1.5e6)
