@@ -3,7 +3,7 @@
 Each request tells two round trips with a write: its gateway's (accept) and its worker's (confirm). Each process also
 sends a PING ten times a second and logs a late answer (`redis_lag`), which is a read of nothing. So a server that
 stands still makes everything late at once, a server that cannot write (its disk) answers PINGs, and a slow network
-is seen by the processes behind it alone.
+is seen by the processes behind it alone. What a process was late itself (its loop) is taken off its round trips.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,15 @@ from functools import cached_property
 
 import numpy as np
 
-from forensics.diagnose.case import MS, Case
-from forensics.diagnose.window import Bools, Floats, Ints
+from forensics.diagnose.attribution import Spent
+from forensics.diagnose.case import Case, Gain
+from forensics.diagnose.intervals import Span, common, less, overlaps, union
+from forensics.diagnose.window import Floats, Ints
 
-SLOW_MIN_MS = 8.0
-TIMES_MEDIAN = 5.0
-TOGETHER_US = 30_000
+SLOW_MIN_MS = 12.0
+TIMES_USUAL = 6.0
+STALL_MIN_US = 10_000
+TRIPS_MIN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,16 @@ class RoundTrips:
         return float(np.quantile(self.ms, 0.25))
 
     @property
-    def slow(self) -> Bools:
-        """Those that took far longer than usual."""
-        slow: Bools = self.ms > max(SLOW_MIN_MS, TIMES_MEDIAN * self.usual_ms)
-        return slow
+    def slow(self) -> list[Span]:
+        """When one of them was under way that took far longer than usual."""
+        slow = self.ms > max(SLOW_MIN_MS, TIMES_USUAL * self.usual_ms)
+        begun = self.at_us[slow]
+        return union(zip(begun.tolist(), (begun + (self.ms[slow] * 1000).astype(np.int64)).tolist(), strict=True))
 
 
 @dataclass
 class BrokerView:
-    """What a case shows of Redis."""
+    """What a case shows of Redis. Spans are of the wall clock, us."""
 
     case: Case
 
@@ -57,49 +61,40 @@ class BrokerView:
             ns, begun = r.numbers[column], r.at_us + since // 1000
             for inst in r.names[proc].names:
                 mine = r.names[proc].where(inst) & (ns > 0)
-                if inst and mine.sum() >= 20:
-                    found.append(RoundTrips(inst, proc, begun[mine], ns[mine] / MS))
+                if inst and mine.sum() >= TRIPS_MIN:
+                    at, us = begun[mine], ns[mine] // 1000
+                    own_us = overlaps(self._late(proc, inst), at, at + us)
+                    found.append(RoundTrips(inst, proc, at, np.maximum(us - own_us, 1) / 1000))
         return found
 
+    def _late(self, proc: str, inst: str) -> list[Span]:
+        events = [e for kind in ("loop_lag", "gc") for e in self.case.events(kind, proc) if e.inst == inst]
+        return union((e.at_us, e.at_us + e.ns // 1000) for e in events)
+
     @cached_property
-    def pings(self) -> dict[str, list[tuple[int, int]]]:
-        """Late PINGs of each process: from, to, wall clock."""
-        late: dict[str, list[tuple[int, int]]] = {}
+    def still(self) -> list[Span]:
+        """When PINGs of a gateway and of a worker were late at once."""
+        late: dict[str, list[Span]] = {"gateway": [], "worker": []}
         for event in self.case.events("redis_lag"):
-            late.setdefault(event.inst, []).append((event.at_us, event.at_us + event.ns // 1000))
-        return late
+            late[event.proc].append((event.at_us, event.at_us + event.ns // 1000))
+        return _long(common(union(late["gateway"]), union(late["worker"])))
 
     @cached_property
-    def stalls(self) -> list[tuple[int, int, frozenset[str]]]:
-        """Intervals in which writes were slow, and the processes that saw it."""
-        edges: list[tuple[int, int, str]] = []
+    def unwritten(self) -> list[Span]:
+        """When writes of a gateway and of a worker were slow at once, and PINGs were not."""
+        slow: dict[str, list[Span]] = {"gateway": [], "worker": []}
         for trips in self.trips:
-            for at, ms in zip(trips.at_us[trips.slow].tolist(), trips.ms[trips.slow].tolist(), strict=True):
-                edges.append((at, at + int(ms * 1000), trips.inst))
-        merged: list[tuple[int, int, set[str]]] = []
-        for start, end, inst in sorted(edges):
-            if merged and start <= merged[-1][1] + TOGETHER_US:
-                last = merged[-1]
-                merged[-1] = (last[0], max(last[1], end), last[2] | {inst})
-            else:
-                merged.append((start, end, {inst}))
-        return [(start, end, frozenset(insts)) for start, end, insts in merged]
+            slow[trips.proc] += trips.slow
+        pinged = union((e.at_us, e.at_us + e.ns // 1000) for e in self.case.events("redis_lag"))
+        return _long(less(common(union(slow["gateway"]), union(slow["worker"])), pinged))
 
-    @cached_property
-    def shared(self) -> float:
-        """The share of the stalled time that more than one process saw."""
-        total = sum(end - start for start, end, _ in self.stalls)
-        return sum(end - start for start, end, insts in self.stalls if len(insts) > 1) / max(1, total)
-
-    @cached_property
-    def pinged(self) -> float:
-        """The share of the stalled time in which PINGs were late as well, as far as they could tell."""
-        late = sorted(span for spans in self.pings.values() for span in spans)
-        covered = 0
-        for start, end, _ in self.stalls:
-            covered += max((min(end, b) - max(start, a) for a, b in late), default=0) if late else 0
-        total = sum(end - start for start, end, _ in self.stalls)
-        return max(0.0, min(1.0, covered / max(1, total)))
+    def gain(self, stalls: list[Span]) -> Gain:
+        """The gain without stalls: what they took of each request's way, and of its wait for a worker that had none."""
+        case = self.case
+        r = case.window.requests
+        spent = case.spent(Spent.BROKER, Spent.FETCH, Spent.LINGER, Spent.RECONNECT)
+        within_ns = overlaps(stalls, r.at_us, r.at_us + r.e2e // 1000) * 1000
+        return case.gain(r.e2e - np.minimum(within_ns, np.maximum(spent, 0)))
 
     @cached_property
     def raised(self) -> dict[str, float]:
@@ -111,7 +106,6 @@ class BrokerView:
             found[trips.inst] = max(0.0, float(np.quantile(medians, 0.9)) - trips.usual_ms)
         return found
 
-    @property
-    def interval_us(self) -> tuple[int, int]:
-        """From the first stall to the end of the last."""
-        return (self.stalls[0][0], max(end for _, end, _ in self.stalls)) if self.stalls else (0, 0)
+
+def _long(spans: list[Span]) -> list[Span]:
+    return [span for span in spans if span[1] - span[0] >= STALL_MIN_US]

@@ -18,6 +18,9 @@ from forensics.diagnose.window import Bools, Floats, Ints
 
 SLOW_SHARE = 0.15
 """A second is slow when its passes took this much longer than they should, in the mean."""
+EPISODES_MIN = 3
+REGULAR = 0.2
+"""Gaps between episodes that vary by less, relative to their mean, are a period."""
 PARTS = (Part.CPU_WAIT, Part.SLOW_COMPUTE, Part.BLOCKED)
 
 
@@ -125,6 +128,35 @@ class Slowness:
         pairs = [self.compare(self.case.sampled(samples, name)) for samples in self.case.samples("worker")]
         slow, other = ([pair[i] for pair in pairs if not np.isnan(pair[i])] for i in (0, 1))
         return float(np.mean(slow)) if slow else 0.0, float(np.mean(other)) if other else 0.0
+
+    @cached_property
+    def period_s(self) -> float:
+        """At which distance the slow episodes begin, if that is regular; 0 if it is not, or they are too few."""
+        starts = np.flatnonzero(self.seconds & ~np.concatenate([[False], self.seconds[:-1]]))
+        if len(starts) < EPISODES_MIN:
+            return 0.0
+        batches = self.case.window.batches
+        first = [
+            float(batches.at_us[self.passes & (self.case.batch_bin >= start)].min()) / 1e6
+            for start in starts
+            if (self.passes & (self.case.batch_bin >= start)).any()
+        ]
+        gaps = np.diff(np.unique(first))
+        if len(gaps) < EPISODES_MIN - 1 or gaps.std() > REGULAR * gaps.mean():
+            return 0.0
+        return float(gaps.mean())
+
+    @cached_property
+    def cores_per_pass(self) -> tuple[float, float]:
+        """Cores that the workers' processes use while one of their passes runs, in slow seconds and in others."""
+        case = self.case
+        busy = np.bincount(case.batch_bin, weights=case.window.batches.took, minlength=case.bins) / 1e9
+        used = np.zeros(case.bins)
+        for samples in case.samples("worker"):
+            used += np.nan_to_num(case.sampled(samples, "cpu_process")) / 100
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slow, other = self.compare(np.where(busy > 0.05, used / busy, np.nan))
+        return float(np.nan_to_num(slow)), float(np.nan_to_num(other))
 
     @cached_property
     def idle_cpu(self) -> tuple[float, float]:

@@ -22,7 +22,8 @@ def detect(case: Case) -> Finding | None:
     return case.finding(
         "D2",
         slow.gain,
-        score * (0.3 if throttled > 20e6 else 1.0),
+        # A quota, or a job that runs by the clock, is the better name for the same wait.
+        score * (0.3 if throttled > 20e6 else 0.6 if slow.period_s else 1.0),
         f"processes that are not ours use {slow.foreign_rise:.1f} cores more than else while passes are slow",
         Evidence(
             f"{waits:.0%} of what passes took beyond the normal they waited for a core",

@@ -15,7 +15,7 @@ def detect(case: Case) -> Finding | None:
     """Time in the stream in which the worker's device was free and the worker had not asked."""
     spent = case.spent(Spent.FETCH)
     waited = spent[spent > WAIT_MIN_MS * MS]
-    if len(waited) < 10 or case.broker.stalls:
+    if len(waited) < 10:
         return None
     p90_ms = float(np.quantile(waited, 0.9)) / MS
     gain = case.gain_of(gaps_ns=idle_before(case.window, case.attribution, [Spent.FETCH]))

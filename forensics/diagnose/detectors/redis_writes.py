@@ -8,22 +8,22 @@ FROM requests WHERE g4 > 0 GROUP BY ALL ORDER BY second"""
 
 
 def detect(case: Case) -> Finding | None:
-    """Slow writes of several processes at once, while PINGs are answered."""
-    broker = case.broker
-    if not broker.stalls:
+    """Writes of gateways and of workers that were slow at the same moments, while PINGs were answered."""
+    stalls = case.broker.unwritten
+    if not stalls:
         return None
-    longest_ms = max(end - start for start, end, _ in broker.stalls) / 1e3
+    longest_ms = max(end - start for start, end in stalls) / 1e3
+    gain = case.broker.gain(stalls)
     return case.finding(
         "F2",
-        case.broker_gain,
-        0.2 + 0.8 * (1 - broker.pinged) * broker.shared,
-        f"Redis delays writes by up to {longest_ms:.0f} ms, {len(broker.stalls)} times, and answers PINGs meanwhile",
+        gain,
+        0.55 + 0.4 * min(1.0, gain.tail_ms / case.all_excess_ms),
+        f"Redis delays writes by up to {longest_ms:.0f} ms, {len(stalls)} times, and answers PINGs meanwhile",
         Evidence(
-            f"{broker.pinged:.0%} of the stalled time had late PINGs, {broker.shared:.0%} was seen by several "
-            f"processes",
-            {"stalls": len(broker.stalls), "longest_ms": longest_ms, "tail_ms": case.excess_ms(Spent.BROKER)},
+            "gateways and workers wait for the confirmation of a write at the same moments",
+            {"stalls": len(stalls), "longest_ms": longest_ms, "tail_ms": gain.tail_ms},
             SQL,
         ),
-        interval_us=broker.interval_us,
+        interval_us=(stalls[0][0], stalls[-1][1]),
         exemplars=case.exemplars(case.spent(Spent.BROKER)),
     )

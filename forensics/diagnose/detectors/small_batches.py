@@ -29,7 +29,8 @@ def detect(case: Case) -> Finding | None:
             fixed = max(fixed, law.t0 / max(1.0, float(np.median(batches.took[mine]))))
             per_row = float(np.median(batches.numbers["rows"][mine]))
     before = ~crowded[case.batch_bin]
-    fill_before = float(batches.numbers["rows_max"][before].max()) if before.any() else per_row
+    # As passes were seen: the declared maximum does not tell of a limit that was changed while it ran.
+    fill_before = float(np.quantile(batches.numbers["rows"][before], 0.98)) if before.any() else per_row
     shrunk = fill_before > 1.5 * per_row
     if fixed < FIXED_MIN and not shrunk:
         return None
