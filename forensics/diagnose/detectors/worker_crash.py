@@ -1,7 +1,5 @@
 """G1: a worker died, and its requests were run again."""
 
-import numpy as np
-
 from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import MS, Case, Evidence, Finding
 
@@ -19,10 +17,7 @@ def detect(case: Case) -> Finding | None:
     workers = [e.attrs.get("worker", "") for e in case.events("worker_lost")]
     return case.finding(
         "G1",
-        max(
-            case.gain_of(Spent.RETRY),
-            case.gain(np.where(again, case.window.requests.e2e * 0 + np.median(r.e2e), r.e2e)),
-        ),
+        case.gain_of(Spent.RETRY),
         0.6 + 0.4 * min(1.0, case.share(Spent.RETRY)),
         f"{int(again.sum())} requests were lost with a worker and run again, {float(lost[again].mean()) / MS:.0f} ms "
         f"later",
