@@ -40,7 +40,15 @@ def started(folder: Path, workload: str, threads: int, port: int) -> Start:
     """The command and environment that serve a workload as model `m`; `folder` is emptied for its data."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(MODELS[workload[:2]], folder / "models/m", ignore=shutil.ignore_patterns("__pycache__"))
-    options = {"--port": port, "--threads": threads, "--model-repository": folder / "models", "--data-dir": folder}
+    # Of a model that computes for long, so many workers of one thread do more than one worker of so many threads.
+    workers = threads if workload.startswith("W2") else 1
+    options = {
+        "--port": port,
+        "--workers": workers,
+        "--threads": threads // workers,
+        "--model-repository": folder / "models",
+        "--data-dir": folder,
+    }
     words = [str(word) for option in options.items() for word in option]
     return [([sys.executable, "-m", "tailrace", "up", *words], {"PYTHONPATH": str(ROOT)})]
 
