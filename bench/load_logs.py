@@ -52,10 +52,12 @@ def main() -> None:
 
 def _steps(logs: Path, archive: Path) -> Iterator[tuple[str, ...]]:
     yield "load, rebuild all", "sql", str(logs), REBUILD
+    yield "diagnose", "diagnose", str(logs), "--json"
     yield "check", "logs", "check", str(logs)
     yield "compact", "logs", "compact", str(logs), "-o", str(archive)
     yield "archive: rebuild all", "sql", str(archive), REBUILD
     yield "archive: percentiles", "sql", str(archive), PERCENTILES
+    yield "archive: diagnose", "diagnose", str(archive), "--json"
     yield "archive: check", "logs", "check", str(archive)
 
 
