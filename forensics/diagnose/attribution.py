@@ -14,7 +14,9 @@ padding."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import heappop, heappush
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,6 +86,7 @@ _OF_EVENT = {
 }
 _PRECEDENCE = (Spent.ABSENT, Spent.QUEUED, Spent.GC, Spent.LOAD, Spent.RECONNECT, Spent.WORKER_LOOP, Spent.UNKNOWN)
 """Of labels over the same moment, the first counts. QUEUED stands for a pass, which has the rest within it."""
+_RANK = {label: i for i, label in enumerate(_PRECEDENCE)}
 _IDLE = Spent.FETCH
 _FAR_NS = 1 << 61
 
@@ -98,8 +101,9 @@ class Attribution:
     blocked_on: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(NamedTuple):
+    """A piece of a timeline; a tuple, since a busy worker has hundreds of thousands of them."""
+
     start: int
     end: int
     label: Spent
@@ -175,7 +179,8 @@ def attribute(window: Window, reference: Bools | None = None) -> Attribution:
         _gateway_side(window, mine, totals, spent)
     for segment, label in (("lost_attempt", Spent.RETRY), ("no_answer", Spent.UNKNOWN), ("unexplained", Spent.UNKNOWN)):
         spent[label] += requests.segments[segment]
-    return Attribution(spent, passes, blocked_on)
+    nothing = np.broadcast_to(np.int64(0), len(requests))
+    return Attribution({label: ns if ns.any() else nothing for label, ns in spent.items()}, passes, blocked_on)
 
 
 def _of_events(events: Sequence[Event]) -> list[_Span]:
@@ -184,22 +189,23 @@ def _of_events(events: Sequence[Event]) -> list[_Span]:
 
 def _cut(spans: Iterable[_Span]) -> list[_Span]:
     """The timeline as pieces that follow each other without a gap, each with the label that counts."""
-    import heapq
-
-    rank = {label: i for i, label in enumerate(_PRECEDENCE)}
-    ordered = sorted(spans, key=lambda s: s.start)
-    borders = sorted({-_FAR_NS, *(s.start for s in ordered), *(s.end for s in ordered), _FAR_NS})
+    ordered = sorted(spans, key=lambda s: s[0])
+    borders = sorted({-_FAR_NS, *(s[0] for s in ordered), *(s[1] for s in ordered), _FAR_NS})
     pieces: list[_Span] = []
-    over: list[tuple[int, int, _Span]] = []
-    coming = 0
+    over: list[tuple[int, int, int, _Span]] = []
+    coming, count = 0, len(ordered)
     for start, end in pairwise(borders):
-        while coming < len(ordered) and ordered[coming].start <= start:
-            heapq.heappush(over, (rank[ordered[coming].label], coming, ordered[coming]))
+        while coming < count and ordered[coming][0] <= start:
+            span = ordered[coming]
+            heappush(over, (_RANK[span[2]], coming, span[1], span))
             coming += 1
-        while over and over[0][2].end <= start:
-            heapq.heappop(over)
-        label, batch = (over[0][2].label, over[0][2].batch) if over else (_IDLE, -1)
-        pieces.append(_Span(start, end, label, batch))
+        while over and over[0][2] <= start:
+            heappop(over)
+        if over:
+            _, _, label, batch = over[0][3]
+            pieces.append(_Span(start, end, label, batch))
+        else:
+            pieces.append(_Span(start, end, _IDLE, -1))
     return pieces
 
 

@@ -157,7 +157,7 @@ def diagnose(
         spent=_shares(case, attribution.spent, {s: "normal" if s in NORMAL else "disturbed" for s in Spent}),
         onset=onset,
         findings=ranked,
-        exemplars=dict(zip(numbers, ids(store, numbers), strict=True)) if numbers else {},
+        exemplars=dict(zip(numbers, ids(store, window, numbers), strict=True)) if numbers else {},
         unknown_share=_unknown(case, attribution, ranked),
         verdict=_verdict(case, window, ranked, refused),
         doubts=doubts,

@@ -56,32 +56,31 @@ def ready(window: Window) -> Ints:
 
 
 def _earlier(window: Window, passes_ns: Floats, gaps_ns: Floats) -> Floats:
-    """How much earlier each pass would have ended, ns."""
+    """How much earlier each pass would have ended, ns.
+
+    "Begins when the one before has ended and its members are there, then a gap" is a sum in the max-plus algebra:
+    end_n = max over k <= n of (there_k + the gaps and durations of k..n), which two running totals and a running
+    maximum give for all passes at once.
+    """
     batches = window.batches
     earlier = np.zeros(len(batches))
     start, end, there = batches.numbers["w4"], batches.numbers["w7"], ready(window)
     took = batches.took.astype(np.float64)
     less = np.clip(passes_ns, 0, took)
     workers = batches.names["worker"].codes
-    # Rows are by worker and time, so the one before is the one above; on a device with two slots, the last to end
-    # counts.
     for code in np.unique(workers):
+        # Rows are by worker and time, so the pass before is the one above.
         mine = np.flatnonzero(workers == code)
         origin = int(start[mine[0]])
-        starts, ends = (start[mine] - origin).tolist(), (end[mine] - origin).tolist()
-        theres, durations = (there[mine] - origin).tolist(), (took[mine] - less[mine]).tolist()
-        shorter = gaps_ns[mine].tolist()
-        gains: list[float] = []
-        was, would = float("-inf"), float("-inf")
-        for s, e, present, duration, gap_less in zip(starts, ends, theres, durations, shorter, strict=True):
-            # The gap: what lay between "could begin" and "began".
-            gap = max(0.0, s - max(was, min(present, s)) - gap_less)
-            begin = min(s, max(would, min(present, s)) + gap)
-            would = max(would, begin + duration) if would > begin else begin + duration
-            was = max(was, e) if was > s else e
-            gains.append(e - (begin + duration))
-        earlier[mine] = gains
-    return np.maximum(earlier, 0.0)
+        began, ended = ((stamps[mine] - origin).astype(np.float64) for stamps in (start, end))
+        present = np.minimum((there[mine] - origin).astype(np.float64), began)
+        # On a device with two slots the one before may still run: then it was not what this one waited for.
+        was = np.minimum(np.concatenate([[-np.inf], np.maximum.accumulate(ended)[:-1]]), began)
+        gap = np.maximum(began - np.maximum(was, present) - gaps_ns[mine], 0.0)
+        steps = np.cumsum(gap + took[mine] - less[mine])
+        would = np.maximum.accumulate(present - np.concatenate([[0.0], steps[:-1]])) + steps
+        earlier[mine] = ended - np.minimum(would, ended)
+    return earlier
 
 
 def idle_before(window: Window, attribution: Attribution, labels: Sequence[Spent]) -> Ints:

@@ -22,12 +22,10 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-STAMPS = ("g0", "g3", "g5", "w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8")
-NUMBERS = (
-    "status", "attempt", "rows", "bytes_in", "bytes_out", "priority", "inflight", "submits", "g0_lag_ns", "parts",
-    "accept_ns", "confirm_ns", "repeats",
-)  # fmt: skip
-NAMES = ("model", "worker", "gateway", "tenant", "route", "error_code")
+STAMPS = ("g0", "g5", "w1")
+"""Where the segments lie on the clocks of gateway and worker; the rest follows from their lengths."""
+NUMBERS = ("attempt", "rows", "bytes_in", "bytes_out", "accept_ns", "confirm_ns", "repeats")
+NAMES = ("model", "worker", "gateway", "tenant")
 BATCH_NUMBERS = (
     "w3", "w4", "w5", "w6", "w7", "requests", "rows", "rows_max", "cost", "tokens_useful", "tokens_padded", "cpu_ns",
     "runq_ns", "minflt", "majflt", "nvcsw", "nivcsw", "nth", "splits", "predicted", "waiting_after", "oldest_wait_ns",
@@ -61,9 +59,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """One row an answered request, oldest first. `batch` is the row of its pass in `Batches`, -1 when that is not
-    known; `cost` is its own size in the units of its model (tokens, rows), 0 when not known."""
+    """One row an answered request, oldest first. `row` is its row in the store's table (see `ids`); `batch` is the
+    row of its pass in `Batches`, -1 when that is not known; `cost` is its own size in the units of its model
+    (tokens, rows), 0 when not known."""
 
+    row: Ints
     at_us: Ints
     e2e: Ints
     segments: Mapping[str, Ints]
@@ -234,14 +234,13 @@ def take(store: Store, *, since_us: int | None = None, until_us: int | None = No
     )
 
 
-def ids(store: Store, numbers: Sequence[int]) -> list[str]:
+def ids(store: Store, window: Window, numbers: Sequence[int]) -> list[str]:
     """The ids of some requests of the window taken last, in their order."""
+    rows = [int(window.requests.row[number]) for number in numbers]
     found = dict(
-        store.rows(
-            "SELECT i, id FROM diagnose.requests WHERE i IN (SELECT unnest(?::BIGINT[]))", [[*map(int, numbers)]]
-        )
+        store.rows("SELECT rowid, id FROM diagnose.requests WHERE rowid IN (SELECT unnest(?::BIGINT[]))", [rows])
     )
-    return [found[int(number)] for number in numbers]
+    return [found[row] for row in rows]
 
 
 def _gather(store: Store, condition: str) -> None:
@@ -249,40 +248,51 @@ def _gather(store: Store, condition: str) -> None:
     store.connection.execute("CREATE SCHEMA IF NOT EXISTS diagnose")
     segments = ", ".join(f"{name}_ns" for name in SEGMENTS)
     derived = ("accept_ns", "confirm_ns", "repeats")
-    columns = ", ".join(name for name in (*STAMPS, *NUMBERS, *NAMES) if name not in derived)
+    plain = [name for name in (*STAMPS, *NUMBERS, *NAMES) if name not in derived]
     store.connection.execute(
         f"""CREATE OR REPLACE TABLE diagnose.every AS
-            SELECT id, part, batch_id, worker_clock, started_at, e2e_ns, answered, {columns}, {segments},
-                   CASE WHEN g4 > g3 THEN g4 - g3 ELSE 0 END AS accept_ns,
-                   CASE WHEN label <> '' THEN row_number() OVER (PARTITION BY label ORDER BY started_at) - 1
-                        ELSE 0 END AS repeats
+            SELECT id, part, batch_id, worker_clock, started_at, e2e_ns, answered, error_code, label,
+                   CASE WHEN g4 > g3 THEN g4 - g3 ELSE 0 END AS accept_ns, {", ".join(plain)}, {segments}
             FROM requests WHERE {condition}"""
+    )
+    # Only requests with a label are ranked: most have none, and to sort a million of those takes as long as all the
+    # rest.
+    store.connection.execute(
+        """CREATE OR REPLACE TABLE diagnose.again AS
+           SELECT id, repeats FROM (
+               SELECT id, row_number() OVER (PARTITION BY label ORDER BY started_at) - 1 AS repeats
+               FROM diagnose.every WHERE label <> ''
+           ) WHERE repeats > 0"""
     )
     store.connection.execute(
         """CREATE OR REPLACE TABLE diagnose.batches AS
-           SELECT row_number() OVER (ORDER BY worker, clock, w4) - 1 AS b, epoch_us(sealed_at) AS at_us, *,
-                  list_max(costs) AS longest, list_sum(list_transform(costs, lambda c: c::DOUBLE * c)) AS squares
+           SELECT row_number() OVER (ORDER BY worker, clock, w4) - 1 AS b, epoch_us(sealed_at) AS at_us,
+                  * EXCLUDE (members, costs), list_max(costs) AS longest,
+                  list_sum(list_transform(costs, lambda c: c::DOUBLE * c)) AS squares
            FROM batches WHERE sealed_at BETWEEN (SELECT min(started_at) - INTERVAL 1 minute FROM diagnose.every)
                                         AND (SELECT max(started_at) + INTERVAL 5 minute FROM diagnose.every)"""
     )
     store.connection.execute(
         """CREATE OR REPLACE TABLE diagnose.unanswered AS
-           SELECT started_at, error_code, status, repeats FROM diagnose.every WHERE NOT answered"""
+           SELECT started_at, error_code, coalesce(a.repeats, 0) AS repeats
+           FROM diagnose.every LEFT JOIN diagnose.again a USING (id) WHERE NOT answered"""
     )
     store.connection.execute(
-        """CREATE OR REPLACE TABLE diagnose.requests AS
+        f"""CREATE OR REPLACE TABLE diagnose.requests AS
            WITH costs AS (
                SELECT id, attempt, inst, max(cost) AS cost, max(CASE WHEN w9 > w8 THEN w9 - w8 ELSE 0 END) AS confirm_ns
                FROM raw.wreq GROUP BY ALL
            )
-           SELECT row_number() OVER (ORDER BY r.started_at, r.id) - 1 AS i, epoch_us(r.started_at) AS at_us,
-                  coalesce(c.cost, 0) AS cost, coalesce(c.confirm_ns, 0) AS confirm_ns, coalesce(b.b, -1) AS b,
-                  r.*
+           SELECT r.id, epoch_us(r.started_at) AS at_us, r.e2e_ns, coalesce(c.cost, 0) AS cost,
+                  coalesce(c.confirm_ns, 0) AS confirm_ns, coalesce(a.repeats, 0) AS repeats, coalesce(b.b, -1) AS b,
+                  r.accept_ns, {", ".join(f"r.{name}" for name in plain)}, {segments}
            FROM diagnose.every r
            LEFT JOIN costs c ON c.id = CASE WHEN r.part <> '' THEN r.part ELSE r.id END AND c.attempt = r.attempt
                 AND c.inst = r.worker
-           LEFT JOIN diagnose.batches b ON b.worker = r.worker AND b.clock = r.worker_clock AND b.batch_id = r.batch_id
-           WHERE r.answered ORDER BY i"""
+           LEFT JOIN (SELECT b, worker, clock, batch_id FROM diagnose.batches) b
+                ON b.worker = r.worker AND b.clock = r.worker_clock AND b.batch_id = r.batch_id
+           LEFT JOIN diagnose.again a ON a.id = r.id
+           WHERE r.answered"""
     )
     store.connection.execute("DROP TABLE diagnose.every")
 
@@ -299,13 +309,6 @@ def _names(store: Store) -> None:
         )
 
 
-def _named(store: Store, table: str, key: str, name: str) -> Named:
-    codes = _column(
-        store, f"SELECT n.code AS x FROM {table} t JOIN diagnose.name_{name} n ON t.{name} = n.name ORDER BY t.{key}"
-    )
-    return Named(codes, tuple(row[0] for row in store.rows(f"SELECT name FROM diagnose.name_{name} ORDER BY code")))
-
-
 def _column(store: Store, sql: str) -> Ints:
     """The one column `x` of a query."""
     return _columns(store, sql)["x"]
@@ -316,21 +319,43 @@ def _columns(store: Store, sql: str) -> dict[str, Ints]:
     return {name: np.ma.filled(column, 0).astype(np.int64, copy=False) for name, column in fetched.items()}
 
 
-def _requests(store: Store) -> Requests:
-    # Column by column: all of them at once would be in memory twice.
-    def column(name: str) -> Ints:
-        return _column(store, f"SELECT {name} AS x FROM diagnose.requests ORDER BY i")
+def _codes(table: str, name: str) -> str:
+    """An expression for the number of a name, in a query of `table`."""
+    return f"(SELECT code FROM diagnose.name_{name} n WHERE n.name = {table}.{name})"
 
-    return Requests(
+
+def _known(store: Store, name: str) -> tuple[str, ...]:
+    return tuple(row[0] for row in store.rows(f"SELECT name FROM diagnose.name_{name} ORDER BY code"))
+
+
+def _requests(store: Store) -> Requests:
+    # A table is read in the order in which it lies, so columns read one by one fit together; all at once would be in
+    # memory
+    # twice, and to have a million wide rows sorted takes the database longer than sorting each column here.
+    store.connection.execute("SET preserve_insertion_order = true")
+    table = "diagnose.requests"
+    order: Ints | None = None
+
+    def column(expression: str) -> Ints:
+        values = _column(store, f"SELECT {expression} AS x FROM {table}")
+        if not values.any():
+            return np.broadcast_to(np.int64(0), values.shape)
+        return values if order is None else values[order]
+
+    order = np.argsort(column("at_us"), kind="stable")
+    found = Requests(
+        row=order,
         at_us=column("at_us"),
         e2e=column("e2e_ns"),
         segments={name: column(f"{name}_ns") for name in SEGMENTS},
         stamps={name: column(name) for name in STAMPS},
         numbers={name: column(name) for name in NUMBERS},
-        names={name: _named(store, "diagnose.requests", "i", name) for name in NAMES},
+        names={name: Named(column(_codes(table, name)), _known(store, name)) for name in NAMES},
         cost=column("cost"),
         batch=column("b"),
     )
+    store.connection.execute("SET preserve_insertion_order = false")
+    return found
 
 
 def _batches(store: Store) -> Batches:
@@ -342,7 +367,12 @@ def _batches(store: Store) -> Batches:
         at_us=numbers.pop("at_us"),
         shape_seen=numbers.pop("shape_seen").astype(np.bool_),
         numbers=numbers,
-        names={name: _named(store, table, "b", name) for name in BATCH_NAMES},
+        names={
+            name: Named(
+                _column(store, f"SELECT {_codes(table, name)} AS x FROM {table} ORDER BY b"), _known(store, name)
+            )
+            for name in BATCH_NAMES
+        },
         longest=longest,
         squares=squares,
     )
@@ -354,8 +384,8 @@ def _events(store: Store) -> list[Event]:
     # What began before the window may reach into it.
     rows = store.rows(
         """SELECT kind, proc, inst, clock, start_ns, end_ns, epoch_us(started_at), attrs FROM events
-           WHERE started_at BETWEEN (SELECT min(started_at) - INTERVAL 5 minute FROM diagnose.requests)
-                            AND (SELECT max(started_at) + INTERVAL 5 minute FROM diagnose.requests)
+           WHERE started_at BETWEEN (SELECT make_timestamp(min(at_us)) - INTERVAL 5 minute FROM diagnose.requests)
+                            AND (SELECT make_timestamp(max(at_us)) + INTERVAL 5 minute FROM diagnose.requests)
            ORDER BY started_at"""
     )
     # A process that was not there yet did nothing until its first line.

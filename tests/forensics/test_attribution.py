@@ -143,7 +143,7 @@ def test_explain_splits_a_requests_own_pass_as_the_diagnosis_does(tmp_path: Path
         window = take(store)
         attribution = attribute(window)
         numbers = [int(i) for i in np.flatnonzero(window.requests.batch >= 0)[::40]]
-        for i, request_id in zip(numbers, ids(store, numbers), strict=True):
+        for i, request_id in zip(numbers, ids(store, window, numbers), strict=True):
             told = explainer.explain(request_id)
             parts = {part.name: part.ns for part in told.segments}
             assert sum(told.own_pass.values()) == sum(parts.get(name, 0) for name in ("collate", "forward", "post"))

@@ -1,13 +1,11 @@
 """C4: the first pass of each new shape is slow."""
 
-from collections import OrderedDict
-
 import numpy as np
 
 from forensics.diagnose.case import Case, Evidence, Finding
 from forensics.diagnose.service import Part
 from forensics.diagnose.slowness import PARTS
-from forensics.diagnose.window import Bools, Ints
+from forensics.diagnose.window import Bools
 
 FAR = 6
 """A shape counts as new when its worker ran so many others since, or never ran it."""
@@ -25,7 +23,7 @@ def detect(case: Case) -> Finding | None:
     late = (beyond > 0) & warm
     if late.sum() < 3:
         return None
-    new = _distance(case) >= FAR
+    new = _is_new(case)
     of_new = float((late & new & warm).sum() / max(1, (new & warm).sum()))
     of_known = float((late & ~new).sum() / max(1, (~new & warm).sum()))
     share = float(beyond[late & new].sum() / max(1, beyond[late].sum()))
@@ -49,20 +47,18 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _distance(case: Case) -> Ints:
-    """For each pass: how many other shapes its worker has run since it ran this one; large for the first."""
+def _is_new(case: Case) -> Bools:
+    """Which passes have a shape that is not among the last `FAR` different ones of their worker."""
     batches = case.window.batches
-    rows, longest = batches.numbers["rows"].tolist(), batches.longest.tolist()
-    workers = batches.names["worker"].codes.tolist()
-    seen: dict[int, OrderedDict[tuple[int, float], None]] = {}
-    distance = np.full(len(batches), 1 << 30, dtype=np.int64)
-    for i, (worker, shape) in enumerate(zip(workers, zip(rows, longest, strict=True), strict=True)):
-        known = seen.setdefault(worker, OrderedDict())
+    shapes = zip(batches.numbers["rows"].tolist(), batches.longest.tolist(), strict=True)
+    last: dict[int, list[tuple[int, float]]] = {}
+    new = np.zeros(len(batches), dtype=np.bool_)
+    for i, (worker, shape) in enumerate(zip(batches.names["worker"].codes.tolist(), shapes, strict=True)):
+        known = last.setdefault(worker, [])
         if shape in known:
-            for steps, other in enumerate(reversed(known)):
-                if other == shape or steps >= FAR:
-                    distance[i] = steps
-                    break
-            known.move_to_end(shape)
-        known[shape] = None
-    return distance
+            known.remove(shape)
+        else:
+            new[i] = True
+            del known[: 1 + len(known) - FAR]
+        known.append(shape)
+    return new
