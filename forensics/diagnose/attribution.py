@@ -35,6 +35,8 @@ class Spent(StrEnum):
     """Waited while the device computed other passes, as long as these should take."""
     LINGER = "linger"
     """The device was free, the request decoded: its batch waited for company."""
+    DISPATCH = "dispatch"
+    """A sealed batch waited for the device's thread, which computed nothing of ours."""
     FETCH = "fetch"
     """The device was free, the request in the stream: the worker had not asked."""
     GC = "gc"
@@ -84,11 +86,15 @@ _OF_EVENT = {
     "reconnect": Spent.RECONNECT,
     "loop_lag": Spent.WORKER_LOOP,
 }
-_PRECEDENCE = (Spent.ABSENT, Spent.QUEUED, Spent.GC, Spent.LOAD, Spent.RECONNECT, Spent.WORKER_LOOP, Spent.UNKNOWN)
+_PRECEDENCE = (
+    Spent.ABSENT, Spent.QUEUED, Spent.GC, Spent.LOAD, Spent.RECONNECT, Spent.WORKER_LOOP, Spent.DISPATCH, Spent.UNKNOWN,
+)  # fmt: skip
 """Of labels over the same moment, the first counts. QUEUED stands for a pass, which has the rest within it."""
 _RANK = {label: i for i, label in enumerate(_PRECEDENCE)}
 _IDLE = Spent.FETCH
 _FAR_NS = 1 << 61
+DISPATCH_MIN_NS = 1_000_000
+"""A shorter time between sealed and begun is the ordinary work of handing over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +173,10 @@ def attribute(window: Window, reference: Bools | None = None) -> Attribution:
         of_worker = np.flatnonzero(batches.names["worker"].where(worker))
         spans = _of_events(by_process.get(("worker", worker), []))
         plain = _Totals(spans, passes.parts, batches.took)
-        w4, w7 = batches.numbers["w4"], batches.numbers["w7"]
+        w3, w4, w7 = batches.numbers["w3"], batches.numbers["w4"], batches.numbers["w7"]
         spans += [_Span(int(w4[b]), int(w7[b]), Spent.QUEUED, int(b)) for b in of_worker]
+        handed = of_worker[w4[of_worker] - w3[of_worker] >= DISPATCH_MIN_NS]
+        spans += [_Span(int(w3[b]), int(w4[b]), Spent.DISPATCH) for b in handed]
         full = _Totals(spans, passes.parts, batches.took)
         waits = _worker_side(window, passes, mine, full, plain, spent)
         waiting = covered(*waits)

@@ -11,9 +11,14 @@ from forensics.diagnose import ranking
 from forensics.diagnose.attribution import NORMAL, Attribution, Spent, attribute
 from forensics.diagnose.case import MS, Case
 from forensics.diagnose.detectors import DETECTORS
+from forensics.diagnose.linkage import Rule, rules_of
+from forensics.diagnose.periodicity import Period, told
 from forensics.diagnose.ranking import Ranked
 from forensics.diagnose.when import Onset, onset_of
+from forensics.diagnose.who import contrasts_of, mix_or_rate
 from forensics.diagnose.window import NothingToDiagnose, Window, ids, take
+from forensics.statistics.contrast import Contrast
+from forensics.statistics.mix import QuantileChange
 from forensics.store import Store
 from shared.timeline import CLASS_OF
 
@@ -47,6 +52,11 @@ class Diagnosis:
     segments: Sequence[Share]
     spent: Sequence[Share]
     onset: Onset | None
+    period: Period | None
+    mix: QuantileChange | None
+    """Of the change at the onset: other requests, or the same ones slower."""
+    who: Sequence[Contrast]
+    rules: Sequence[Rule]
     findings: Sequence[Ranked]
     exemplars: Mapping[int, str]
     unknown_share: float
@@ -68,6 +78,10 @@ class Diagnosis:
             "segments": [_share(s) for s in self.segments],
             "spent": [_share(s) for s in self.spent],
             "onset": self.onset.to_json() if self.onset else None,
+            "period": _period(self.period),
+            "mix": _mix(self.mix),
+            "who": [_contrast(c) for c in self.who],
+            "rules": [{"says": rule.says, "numbers": dict(rule.numbers)} for rule in self.rules],
             "unknown_share": self.unknown_share,
             "findings": [self._finding(r) for r in self.findings],
             "doubts": [f.to_json() for f in self.doubts],
@@ -136,11 +150,14 @@ def diagnose(
     if baseline_us is not None:
         at = window.batches.at_us
         reference = (at >= baseline_us[0]) & (at < baseline_us[1])
-    attribution = attribute(window, reference)
-    case = Case(window, attribution, quantile=quantile)
+    case = Case(window, attribute(window, reference), quantile=quantile)
     refused = [f for f in told if f.severity is quality.Severity.REFUSE]
     doubts = [f for f in told if f.severity is quality.Severity.DOUBT]
     onset = onset_of(case)
+    if onset is not None and reference is None:
+        # What is normal is what was before it changed.
+        case = Case(window, attribute(window, window.batches.at_us < onset.lo_us), quantile=quantile)
+    attribution = case.attribution
     findings = [] if refused else [f for f in (detect(case) for detect in DETECTORS) if f is not None]
     ranked = ranking.rank(case, findings, onset)
     wanted = {i for r in ranked for i in (*r.finding.exemplars, *map(int, r.finding.culprits.get("request", ())))}
@@ -156,6 +173,10 @@ def diagnose(
         segments=_shares(case, window.requests.segments, {name: kind.value for name, kind in CLASS_OF.items()}),
         spent=_shares(case, attribution.spent, {s: "normal" if s in NORMAL else "disturbed" for s in Spent}),
         onset=onset,
+        period=case.period,
+        mix=mix_or_rate(case, onset),
+        who=contrasts_of(case),
+        rules=rules_of(case, onset),
         findings=ranked,
         exemplars=dict(zip(numbers, ids(store, window, numbers), strict=True)) if numbers else {},
         unknown_share=_unknown(case, attribution, ranked),
@@ -207,6 +228,46 @@ def _verdict(case: Case, window: Window, ranked: Sequence[Ranked], refused: Sequ
     odd = int(np.argmax(in_tail - everywhere))
     where = f", worker {names.names[odd]}" if in_tail[odd] > 0.8 and everywhere[odd] < 0.7 else ""
     return f"unknown (in {segment}{where})"
+
+
+def _period(period: Period | None) -> dict[str, Any] | None:
+    if period is None:
+        return None
+    return {
+        "clock": period.clock.value,
+        "period": period.period,
+        "duty": period.duty,
+        "amplitude_ms": period.amplitude_ns / MS,
+        "cycles": period.cycles,
+        "says": told(period),
+    }
+
+
+def _mix(mix: QuantileChange | None) -> dict[str, float] | None:
+    if mix is None:
+        return None
+    return {
+        "before_ms": mix.before_ns / MS,
+        "after_ms": mix.after_ns / MS,
+        "mix_ms": mix.mix_ns / MS,
+        "rate_ms": mix.rate_ns / MS,
+    }
+
+
+def _contrast(c: Contrast) -> dict[str, Any]:
+    return {
+        "terms": [{"attribute": t.attribute, "value": t.value} for t in c.terms],
+        "requests": c.requests,
+        "slow": c.slow,
+        "excess_ms": c.excess_ns / MS,
+        "excess_share": c.excess_share,
+        "coverage": c.coverage,
+        "risk_ratio": c.risk_ratio,
+        "lo": c.lo,
+        "hi": c.hi,
+        "false_share": c.false_share,
+        "strata": f"{c.strata_held}/{c.strata_tested}",
+    }
 
 
 def _share(share: Share) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.case import Case, Finding, Gain
+from forensics.diagnose.case import MIDDLE, MS, Case, Finding, Gain
 from forensics.diagnose.when import Onset
 from forensics.diagnose.window import Bools
 
@@ -22,6 +22,7 @@ GAIN_MIN_SHARE = 0.03
 GAIN_MIN_MS = 0.3
 CONFIDENT = 0.6
 """From here on a finding is told as the answer."""
+SHARE_MIN = 0.2
 NEWS_WEIGHT = 0.8
 SLOW_SHARE = 0.05
 SLOW_MIN = 10
@@ -43,16 +44,40 @@ class Ranked:
 def rank(case: Case, findings: Sequence[Finding], onset: Onset | None) -> list[Ranked]:
     """The findings worth telling, the best first."""
     floor_ms = max(GAIN_MIN_MS, GAIN_MIN_SHARE * case.value_ms)
-    told = [(f, news(case, f.gain, onset)) for f in findings if f.gain.tail_ms >= floor_ms]
-    ordered = sorted(told, key=lambda pair: -weight(*pair))
+    judged = []
+    for f in findings:
+        explained = share_of(case, f.gain, onset)
+        if f.gain.tail_ms >= floor_ms or explained >= SHARE_MIN:
+            new = news(case, f.gain, onset)
+            judged.append((f, explained, new, weight(f, explained, new)))
+    judged.sort(key=lambda j: -j[3])
     ranked = []
-    for place, (finding, new) in enumerate(ordered):
-        explained = min(1.0, finding.gain.tail_ms / case.all_excess_ms)
-        rivals = [weight(*other) for i, other in enumerate(ordered) if i != place]
-        margin = 1 - min(1.0, max(rivals, default=0.0) / max(weight(finding, new), 1e-9))
+    for place, (finding, explained, new, heavy) in enumerate(judged):
+        rivals = [other[3] for i, other in enumerate(judged) if i != place]
+        margin = 1 - min(1.0, max(rivals, default=0.0) / max(heavy, 1e-9))
         sure = confidence(finding.score * new, explained, margin, onset is not None)
         ranked.append(Ranked(finding, sure, explained, new))
     return ranked
+
+
+def share_of(case: Case, gain: Gain, onset: Onset | None) -> float:
+    """The share of what is to be explained that would be saved, from 0 to 1.
+
+    That is the excess of the tail over the middle; and where the middle itself rose, that rise as well: a longer
+    delay of everybody may not be seen in the tail at all, and is still what happened.
+    """
+    of_tail = min(1.0, max(0.0, gain.tail_ms / case.all_excess_ms))
+    if onset is None or not onset.of_everybody:
+        return of_tail
+    at = case.window.requests.at_us
+    after = np.flatnonzero((at >= onset.at_us) & (at < onset.until_us))
+    if not len(after):
+        return of_tail
+    low, high = np.quantile(case.e2e_ms[after], MIDDLE)
+    middle = after[(case.e2e_ms[after] >= low) & (case.e2e_ms[after] <= high)]
+    rise_ms = max(onset.after_ms - onset.before_ms, 1e-6)
+    of_middle = min(1.0, max(0.0, float(gain.saved[middle].mean()) / MS / rise_ms))
+    return (of_tail + 2 * of_middle) / 3
 
 
 def news(case: Case, gain: Gain, onset: Onset | None) -> float:
@@ -74,10 +99,9 @@ def _saved_by_the_slow(case: Case, gain: Gain, among: Bools) -> float:
     return max(0.0, float(gain.saved[slowest].mean()))
 
 
-def weight(finding: Finding, new: float) -> float:
-    """What findings are ordered by: what the tail would be saved, as far as the evidence stands for it and it is
-    new."""
-    return finding.gain.tail_ms * finding.score**2 * (1 - NEWS_WEIGHT * (1 - new))
+def weight(finding: Finding, explained: float, new: float) -> float:
+    """What findings are ordered by: what they explain, as far as the evidence stands for it and it is new."""
+    return explained * finding.score**2 * (1 - NEWS_WEIGHT * (1 - new))
 
 
 def confidence(score: float, explained: float, margin: float, changed: bool) -> float:

@@ -5,11 +5,13 @@ from datetime import UTC, datetime
 
 from forensics.diagnose.catalogue import FAMILIES
 from forensics.diagnose.diagnosis import Diagnosis, Share
+from forensics.diagnose.periodicity import told
 from forensics.diagnose.ranking import CONFIDENT, Ranked
 from forensics.report import visible
 
 SHARES_MAX = 8
 FINDINGS_MAX = 5
+WHO_MAX = 3
 BAR_CHARS = 30
 
 
@@ -53,6 +55,28 @@ def _when(d: Diagnosis) -> Iterator[str]:
         yield f"segments that moved, in this order: {', '.join(o.first)}"
     for happened in o.beside:
         yield f"{(happened.at_us - o.at_us) / 1e6:+.1f} s: {visible(happened.what)}"
+    if d.mix is not None:
+        yield (
+            f"of the change {d.mix.mix_ns / 1e6:+.1f} ms are other requests than before, {d.mix.rate_ns / 1e6:+.1f} "
+            "ms the same ones slower"
+        )
+
+
+def _who(d: Diagnosis) -> Iterator[str]:
+    for c in d.who[:WHO_MAX]:
+        terms = " and ".join(f"{visible(t.attribute)} {visible(t.value)}" for t in c.terms)
+        yield (
+            f"{terms}: {c.risk_ratio:.1f} times as often slow ({c.lo:.1f} to {c.hi:.1f}), {c.excess_share:.0%} of the "
+            f"slow milliseconds; holds in {c.strata_held} of {c.strata_tested} strata"
+        )
+    if not d.who:
+        yield "no attribute that the slow requests have in common, beyond size and load"
+
+
+def _rules(d: Diagnosis) -> Iterator[str]:
+    yield from (rule.says for rule in d.rules)
+    if d.period is not None:
+        yield told(d.period)
 
 
 def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
@@ -69,6 +93,11 @@ def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
     yield ""
     yield "WHEN"
     yield from (f"  {line}" for line in _when(d))
+    for title, lines in (("WHO", _who(d)), ("WHAT KIND", _rules(d))):
+        if shown := list(lines):
+            yield ""
+            yield title
+            yield from (f"  {line}" for line in shown)
     yield ""
     yield "WHY"
     if not d.findings:
@@ -127,6 +156,12 @@ def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
     yield "### When"
     yield ""
     yield from (f"- {_escaped(line)}" for line in _when(d))
+    for title, lines in (("Who", _who(d)), ("What kind", _rules(d))):
+        if shown := list(lines):
+            yield ""
+            yield f"### {title}"
+            yield ""
+            yield from (f"- {_escaped(line)}" for line in shown)
     yield ""
     yield "### Why"
     for place, ranked in enumerate(d.findings[:FINDINGS_MAX], 1):

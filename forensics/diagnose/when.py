@@ -6,7 +6,7 @@ from typing import Any
 
 from forensics.diagnose.case import Case
 from forensics.diagnose.window import Window
-from forensics.statistics.changes import Change, find_changes
+from forensics.statistics.changes import Change, Series, find_changes
 
 JOIN_US = 3_000_000
 """So near to a change something else counts as having happened with it."""
@@ -32,6 +32,8 @@ class Onset:
     lo_us: int
     hi_us: int
     until_us: int
+    of_everybody: bool
+    """The median changed, not only the slowest."""
     before_ms: float
     after_ms: float
     changes: Sequence[Change]
@@ -45,6 +47,7 @@ class Onset:
             "lo_us": self.lo_us,
             "hi_us": self.hi_us,
             "until_us": self.until_us,
+            "of_everybody": self.of_everybody,
             "before_ms": self.before_ms,
             "after_ms": self.after_ms,
             "changes": [
@@ -82,6 +85,7 @@ def onset_of(case: Case) -> Onset | None:
         until_us=min(
             (b.at_ns // 1000 for b in changes if b.ratio < 1 and b.at_ns > c.at_ns), default=int(r.at_us[-1]) + 1
         ),
+        of_everybody=c.series is Series.MEDIAN,
         before_ms=c.before / 1e6,
         after_ms=c.after / 1e6,
         changes=changes,

@@ -1,5 +1,7 @@
 """Sets of time, checked against the set of their points."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def test_union_common_and_less_are_those_of_the_points(a: list[Span], b: list[Sp
         (less(union(a), union(b)), points(a) - points(b)),
     ):
         assert points(found) == expected
-        assert all(x[1] <= y[0] for x, y in zip(found, found[1:], strict=False))
+        assert all(x[1] <= y[0] for x, y in pairwise(found))
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 30)), min_size=1, max_size=6))

@@ -7,7 +7,7 @@ from forensics.diagnose.case import MS, Case, Evidence, Finding
 from forensics.diagnose.service import Part
 
 TIMES_MEDIAN = 4.0
-SHARE_OF_PASSES_MAX = 0.1
+SHARE_OF_PASSES_MAX = 0.03
 SQL = """SELECT worker, batch_id, sealed_at, device_thread_ns / 1e6 AS ms, predicted / 1e6 AS predicted_ms, cost,
 members
 FROM batches ORDER BY device_thread_ns DESC LIMIT 10"""

@@ -5,9 +5,10 @@ import numpy as np
 from forensics.diagnose.case import Case, Evidence, Finding
 from forensics.diagnose.service import Part
 from forensics.diagnose.slowness import PARTS
-from forensics.diagnose.window import Bools
+from forensics.diagnose.window import Bools, Ints
 
-FAR = 6
+FAR = 64
+KEPT = (3, 6, 10, 16, 24, 40, 64)
 """A shape counts as new when its worker ran so many others since, or never ran it."""
 SLOW_PARTS = (*PARTS, Part.COLD)
 SQL = """SELECT worker, rows, list_max(costs) AS longest, count(*) AS passes, max(device_thread_ns) / 1e6 AS slowest_ms,
@@ -23,9 +24,16 @@ def detect(case: Case) -> Finding | None:
     late = (beyond > 0) & warm
     if late.sum() < 3:
         return None
-    new = _is_new(case)
-    of_new = float((late & new & warm).sum() / max(1, (new & warm).sum()))
-    of_known = float((late & ~new).sum() / max(1, (~new & warm).sum()))
+    distance = _distance(case)
+
+    def shares(kept: int) -> tuple[float, float]:
+        new = distance >= kept
+        of_new = float((late & new).sum() / max(1, (new & warm).sum()))
+        return of_new, float((late & ~new).sum() / max(1, (~new & warm).sum()))
+
+    # How many shapes are remembered, nobody tells; as many as tell slow from quick best.
+    kept = max(KEPT, key=lambda k: shares(k)[0] - shares(k)[1])
+    new, (of_new, of_known) = distance >= kept, shares(kept)
     share = float(beyond[late & new].sum() / max(1, beyond[late].sum()))
     if share < 0.5 or of_new < 3 * of_known or (new & warm).mean() > 0.6:
         return None
@@ -47,18 +55,19 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _is_new(case: Case) -> Bools:
-    """Which passes have a shape that is not among the last `FAR` different ones of their worker."""
+def _distance(case: Case) -> Ints:
+    """For each pass: how many other shapes its worker ran since it last ran this one; `FAR` for more, and the first."""
     batches = case.window.batches
     shapes = zip(batches.numbers["rows"].tolist(), batches.longest.tolist(), strict=True)
     last: dict[int, list[tuple[int, float]]] = {}
-    new = np.zeros(len(batches), dtype=np.bool_)
+    distance = np.full(len(batches), FAR, dtype=np.int64)
     for i, (worker, shape) in enumerate(zip(batches.names["worker"].codes.tolist(), shapes, strict=True)):
         known = last.setdefault(worker, [])
         if shape in known:
-            known.remove(shape)
+            place = known.index(shape)
+            distance[i] = len(known) - 1 - place
+            del known[place]
         else:
-            new[i] = True
             del known[: 1 + len(known) - FAR]
         known.append(shape)
-    return new
+    return distance

@@ -10,6 +10,9 @@ BUSY_MIN = 0.85
 SATURATED = 0.9
 MOSTLY = 0.7
 QUEUED_MIN = 0.5
+CALM = 0.75
+SPARE_MIN = 0.15
+ELSEWHERE = 0.5
 SQL = """SELECT time_bucket(INTERVAL 1 second, started_at) AS second, count(*) AS arrived,
 quantile_cont(queue_ns, 0.5) / 1e6 AS queue_ms, avg(inflight) AS inflight FROM requests GROUP BY ALL ORDER BY second"""
 
@@ -28,10 +31,14 @@ def _saturated(case: Case) -> Finding | None:
     if share < QUEUED_MIN or full < MOSTLY:
         return None
     per_s = len(case.window.requests) / case.window.seconds
+    # Where it was not so at the same rate before, something else makes the devices slower than the load.
+    spare = inside < CALM
+    else_busy = case.bins > 3 and spare.mean() > SPARE_MIN
+    score = 0.4 + 0.3 * full + 0.3 * share
     return case.finding(
         "A6",
         case.gain_of(Spent.QUEUED),
-        0.4 + 0.3 * full + 0.3 * share,
+        score * (ELSEWHERE if else_busy else 1.0),
         f"{case.workers} workers are busy all the time: {per_s:.0f} requests/s are all that they can compute",
         Evidence(
             f"{share:.0%} of all time is spent behind the passes of others; the devices were busy in {full:.0%} of the "
@@ -60,7 +67,9 @@ def _burst(case: Case) -> Finding | None:
     rise = float(smooth[more].mean() / usual_rate)
     follows = float(np.corrcoef(smooth, np.roll(by_second, -1))[0, 1]) if case.bins > 3 else 0.0
     repeats = case.repeated_share(more)
-    score = 0.25 + 0.25 * min(1.0, rise - 1) + 0.25 * (busy >= BUSY_MIN) + 0.25 * max(0.0, min(1.0, follows * 1.5))
+    score = 0.3 + 0.35 * min(1.0, rise - 1) + 0.35 * max(0.0, min(1.0, follows * 1.5))
+    # With a device to spare it is not the load.
+    score *= min(1.0, busy / BUSY_MIN) ** 2
     return case.finding(
         "A6",
         case.gain(np.where(hit, case.window.requests.e2e - case.spent(Spent.QUEUED), case.window.requests.e2e)),

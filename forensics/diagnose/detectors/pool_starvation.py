@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import MS, Case, Evidence, Finding
 
 WAIT_MIN_MS = 2.0
@@ -11,25 +12,27 @@ answered"""
 
 
 def detect(case: Case) -> Finding | None:
-    """Time between sealed and begun, or in the gateway's preparation, in which nothing of ours computed."""
+    """Time in which a sealed batch waited for the device's thread, or a request for one of the gateway's, and nothing
+    of ours computed there."""
     r = case.window.requests
-    best: tuple[float, str] | None = None
-    for name in ("dispatch", "pre"):
-        ns = r.segments[name]
-        excess_ms = float(ns[case.tail].mean() - np.median(ns)) / MS
-        if excess_ms > WAIT_MIN_MS and (best is None or excess_ms > best[0]):
-            best = excess_ms, name
-    if best is None:
+    waits = {"dispatch": case.spent(Spent.DISPATCH), "pre": r.segments["pre"]}
+    beyond = {name: np.clip(ns - np.median(ns), 0, None).astype(np.int64) for name, ns in waits.items()}
+    name = max(beyond, key=lambda name: float(beyond[name][case.tail].mean()))
+    waited = beyond[name]
+    tail_ms = float(waited[case.tail].mean()) / MS
+    if tail_ms < WAIT_MIN_MS:
         return None
-    excess_ms, name = best
-    waited = np.clip(r.segments[name] - np.median(r.segments[name]), 0, None).astype(np.int64)
-    share = excess_ms / case.all_excess_ms
+    share = tail_ms / case.all_excess_ms
+    gain = case.gain(r.e2e - waited)
+    if name == "dispatch":
+        gaps = np.clip(case.window.batches.numbers["w4"] - case.window.batches.numbers["w3"], 0, None)
+        gain = case.larger(gain, case.gain(case.without(gaps_ns=np.where(gaps > WAIT_MIN_MS * MS, gaps, 0))))
     return case.finding(
         "B5",
-        case.gain(r.e2e - waited),
-        0.4 + 0.6 * max(0.0, min(1.0, share)),
-        f"requests of the tail wait {excess_ms:.0f} ms for a thread (segment {name})",
-        Evidence(f"{share:.0%} of the tail's excess", {"tail_ms": excess_ms, "share": share}, SQL),
+        gain,
+        0.55 + 0.45 * max(0.0, min(1.0, share)),
+        f"requests of the tail wait {tail_ms:.0f} ms for a thread that computes nothing (segment {name})",
+        Evidence(f"{share:.0%} of the tail's excess", {"tail_ms": tail_ms, "share": share}, SQL),
         interval_us=case.when(waited > WAIT_MIN_MS * MS),
         exemplars=case.exemplars(waited),
     )

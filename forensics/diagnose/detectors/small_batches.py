@@ -5,7 +5,7 @@ import numpy as np
 from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import Case, Evidence, Finding
 
-BUSY_MIN = 0.85
+BUSY_MIN = 0.8
 FIXED_MIN = 0.3
 SQL = """SELECT worker, close_reason, count(*) AS batches, avg(rows) AS rows, max(rows_max) AS rows_max,
 avg(waiting_after) AS left_waiting FROM batches GROUP BY ALL ORDER BY batches DESC"""
@@ -16,9 +16,10 @@ def detect(case: Case) -> Finding | None:
     batches, passes = case.window.batches, case.attribution.passes
     queued = case.spent(Spent.QUEUED)
     full = batches.names["close_reason"].where("full")
-    left = batches.numbers["waiting_after"] > 0
-    seconds = np.bincount(case.batch_bin, weights=full & left, minlength=case.bins)
-    crowded = (seconds > 0.5 * np.bincount(case.batch_bin, minlength=case.bins)) & (case.busy >= BUSY_MIN)
+    # What waits is in the stream: a worker takes no more than its next batch.
+    waiting = np.nan_to_num(case.mean_by_bin(queued, case.request_bin)) > np.median(batches.took)
+    seconds = np.bincount(case.batch_bin, weights=full, minlength=case.bins)
+    crowded = waiting & (seconds > 0.5 * np.bincount(case.batch_bin, minlength=case.bins)) & (case.busy >= BUSY_MIN)
     among = crowded[case.batch_bin] & full
     if not among.any() or not queued.any():
         return None
