@@ -74,7 +74,11 @@ def diagnose_command(
         if html is not None:
             from forensics.diagnose.report_html import write_html
 
-            write_html(html, store, found)
+            try:
+                write_html(html, found, logs=logs)
+            except OSError as e:
+                raise click.ClickException(f"the report cannot be written: {e}") from e
+            click.echo(f"report: {html}", err=True)
     if as_json:
         click.echo(json.encode(found.to_json()))
     else:

@@ -1,7 +1,7 @@
 """From logs to an answer: the gate, the window, the attribution, the detectors, the ranking."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class Diagnosis:
     unknown_share: float
     verdict: str
     doubts: Sequence[quality.Finding]
+    case: Case = field(repr=False)
+    """What it was found in, for reports that draw it."""
     refused: Sequence[quality.Finding] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -182,6 +184,7 @@ def diagnose(
         unknown_share=_unknown(case, attribution, ranked),
         verdict=_verdict(case, window, ranked, refused),
         doubts=doubts,
+        case=case,
         refused=refused,
     )
 

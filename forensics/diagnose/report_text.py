@@ -35,7 +35,8 @@ def clock(at_us: int) -> str:
     return datetime.fromtimestamp(at_us / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-5]
 
 
-def _facts(d: Diagnosis) -> Iterator[str]:
+def facts(d: Diagnosis) -> Iterator[str]:
+    """What was looked at, and what stands against what is said about it."""
     yield f"{d.requests:,} answered requests from {clock(d.started_us)} to {clock(d.ended_us)} UTC"
     if d.unanswered:
         told = ", ".join(f"{count:,} {visible(code) or 'without a code'}" for code, count in d.unanswered.items())
@@ -44,7 +45,8 @@ def _facts(d: Diagnosis) -> Iterator[str]:
         yield f"{doubt.severity.value}: {visible(doubt.what)}; cannot say {visible(doubt.cannot)}"
 
 
-def _when(d: Diagnosis) -> Iterator[str]:
+def when_told(d: Diagnosis) -> Iterator[str]:
+    """When it became worse, and what happened then."""
     if d.onset is None:
         yield "The level did not change in this time."
         return
@@ -81,7 +83,7 @@ def _rules(d: Diagnosis) -> Iterator[str]:
 
 def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
     yield headline(d)
-    yield from (f"  {fact}" for fact in _facts(d))
+    yield from (f"  {fact}" for fact in facts(d))
     if d.refused:
         return
     yield ""
@@ -92,7 +94,7 @@ def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
     yield from _bars(d.spent)
     yield ""
     yield "WHEN"
-    yield from (f"  {line}" for line in _when(d))
+    yield from (f"  {line}" for line in when_told(d))
     for title, lines in (("WHO", _who(d)), ("WHAT KIND", _rules(d))):
         if shown := list(lines):
             yield ""
@@ -142,7 +144,7 @@ def _finding(d: Diagnosis, ranked: Ranked, place: int, logs: str) -> Iterator[st
 def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
     yield f"## {_escaped(headline(d))}"
     yield ""
-    yield from (f"- {_escaped(fact)}" for fact in _facts(d))
+    yield from (f"- {_escaped(fact)}" for fact in facts(d))
     if d.refused:
         return
     for title, shares in (("Where", d.segments), ("On what", d.spent)):
@@ -155,7 +157,7 @@ def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
     yield ""
     yield "### When"
     yield ""
-    yield from (f"- {_escaped(line)}" for line in _when(d))
+    yield from (f"- {_escaped(line)}" for line in when_told(d))
     for title, lines in (("Who", _who(d)), ("What kind", _rules(d))):
         if shown := list(lines):
             yield ""

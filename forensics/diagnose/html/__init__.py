@@ -1,0 +1,1 @@
+"""The parts of the report that opens in a browser: what its plots show, how they are drawn, and their markup."""
