@@ -238,10 +238,11 @@ def _period(period: Period | None) -> dict[str, Any] | None:
         return None
     return {
         "clock": period.clock.value,
-        "period": period.period,
-        "duty": period.duty,
-        "amplitude_ms": period.amplitude_ns / MS,
+        "length": period.length,
+        "seconds": period.seconds,
         "cycles": period.cycles,
+        "duty": period.duty,
+        "amplitude_ms": period.amplitude_ms,
         "says": told(period),
     }
 
