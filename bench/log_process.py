@@ -62,7 +62,8 @@ class Process:
 
     def flush(self, until_ns: int) -> None:
         """Write what is older than this."""
-        c, lines = self.clock, []
+        c = self.clock
+        lines: list[bytes] = []
         head = {"v": 1, "host": c.host, "clock": c.name, "pid": self.pid, "proc": self.proc, "inst": self.inst}
         prefix = _encode(head)[:-1]
         while self._pending and self._pending[0][0] <= until_ns:

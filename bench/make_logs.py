@@ -20,6 +20,9 @@ US = 1_000
 MS = 1_000_000
 LEASE_NS = 5 * S
 
+Stamps = tuple[int, int, int, int, int, int, int, int, int]
+"""A worker's w0 to w8 of one request."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -214,8 +217,12 @@ class Fleet:
         w8 = w7[-1] + int(r.lognormvariate(11.0, 0.5))
         w9 = w8 + int(r.lognormvariate(12.4, 0.4))
         useful, reason = sum(w.tokens for w in batch), "full" if len(batch) == self.plan.batch_max else "idle"
+        shows = p.clock.at
         for i, w in enumerate(batch):
-            stamps = [p.clock.at(t) for t in (min(free_ns, w1), w1, decoded[i], w3, w4, w5, w6, w7[i], w8)]
+            stamps: Stamps = (
+                shows(min(free_ns, w1)), shows(w1), shows(decoded[i]), shows(w3), shows(w4), shows(w5), shows(w6),
+                shows(w7[i]), shows(w8),
+            )  # fmt: skip
             lost_us = (w1 - w.first_ns) // US if w.first_ns else 0
             self._answered(w, worker, stamps, w8, (batch_id, len(batch), reason, useful, longest * len(batch), lost_us))
             p.write(
@@ -226,19 +233,19 @@ class Fleet:
                     f"{w.has_it_ns // MS}-{i}", lost_us, batch_id, i, 1, w.tokens, 2_277, 1_586,
                 ),
             )  # fmt: skip
-        at = [p.clock.at(t) for t in (w3, w4, w5, w6, w7[-1])]
         p.write(
             w9 + 40 * US,
             Batch(
-                batch_id, "minilm", "1", reason, *at, len(batch), len(batch), self.plan.batch_max, useful,
-                [w.id for w in batch], [w.tokens for w in batch], oldest_wait=w3 - decoded[0],
+                batch_id, "minilm", "1", reason, shows(w3), shows(w4), shows(w5), shows(w6), shows(w7[-1]),
+                len(batch), len(batch), self.plan.batch_max, useful, [w.id for w in batch], [w.tokens for w in batch],
+                oldest_wait=w3 - decoded[0],
                 tokens_useful=useful, tokens_padded=longest * len(batch), compute=w6 - w5, cpu=w6 - w5, nth=p.nth,
             ),
         )  # fmt: skip
         return w7[-1]
 
     def _answered(
-        self, w: _Waiting, worker: int, stamps: list[int], w8: int, about: tuple[str, int, str, int, int, int]
+        self, w: _Waiting, worker: int, stamps: Stamps, w8: int, about: tuple[str, int, str, int, int, int]
     ) -> None:
         r, p = self._random, self.gateways[w.gateway]
         g5 = w8 + int(r.lognormvariate(12.6, 0.5))
