@@ -81,7 +81,7 @@ async def measure(settings: Settings, stop: asyncio.Event, watch: Watch) -> Resu
     work = await _recorded_work(settings, target) if settings.replay else await _work(settings, target)
     await discover.check(target, work.first, binary=work.binary, timeout_s=settings.timeout_s)
     connections = settings.connections or (OPEN_CONNECTIONS if settings.is_open else CONNECTIONS)
-    _allow_files(connections + FILES_BESIDE)
+    allow_files(connections + FILES_BESIDE)
     calm_gc()
 
     warm_up_ns = 0 if work.plan else int(settings.warm_up_s * 1e9)
@@ -173,7 +173,7 @@ def _cpu_s() -> float:
     return times.user + times.system
 
 
-def _allow_files(count: int) -> None:
+def allow_files(count: int) -> None:
     """Raise the limit of open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:

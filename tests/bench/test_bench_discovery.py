@@ -28,7 +28,7 @@ UNTIL = 40
 def nobody_else_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test's own process keeps its garbage collector and its limits."""
     monkeypatch.setattr(measuring, "calm_gc", lambda: None)
-    monkeypatch.setattr(measuring, "_allow_files", lambda count: None)
+    monkeypatch.setattr(measuring, "allow_files", lambda count: None)
 
 
 async def measured(server: FakeServer, settings: Settings) -> Results:
