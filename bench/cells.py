@@ -15,6 +15,22 @@ from bench.about import about
 Cell = dict[str, Any]
 
 
+def of_results(results: Mapping[str, Any]) -> Cell:
+    """The cell of a run of our generator, from the figures that it writes as JSON (`results.Results.to_json`)."""
+    latency_ns, generator = results["latency_ns"], results["generator"]
+    return {
+        "per_s": results["per_s"],
+        "requests": results["requests"],
+        "p50_ms": latency_ns["p50"] / 1e6,
+        "p99_ms": latency_ns["p99"] / 1e6,
+        "max_ms": latency_ns["max"] / 1e6,
+        "errors": results["failed"] + results["unfinished"],
+        "late_p99_ms": generator["late_ns"]["p99"] / 1e6,
+        "generator_cores": generator["cores"],
+        "warnings": generator["warnings"],
+    }
+
+
 def of(cells: Iterable[Cell], **wanted: Any) -> list[Cell]:
     """The cells that have all these values."""
     return [c for c in cells if all(c.get(key) == value for key, value in wanted.items())]
@@ -59,6 +75,12 @@ def table(*columns: str) -> Table:
     for name in columns[1:]:
         made.add_column(name, justify="right", no_wrap=True)
     return made
+
+
+def print_warnings(console: Console, cells: Sequence[Cell]) -> None:
+    """Why figures may say more of the load generator than of the server, each once."""
+    for warning in dict.fromkeys(w for c in cells for w in c.get("warnings", ())):
+        console.print(f"warning: {warning}", markup=False)
 
 
 def finish(

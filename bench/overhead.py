@@ -63,9 +63,9 @@ async def _measure(a: argparse.Namespace) -> None:
 
 async def beside(stack: Serving, bare_url: str, connections: int, seconds: int) -> list[Cell]:
     """The same closed loop at tailrace and at the bare floor, one after the other."""
-    before_s = stack.cpu_s()
+    before = stack.cpu_s()
     ours = await wrk(stack.url, connections, seconds)
-    ours["cpu_s_per_1000"] = (stack.cpu_s() - before_s) / max(1, ours["requests"]) * 1000
+    ours |= stack.cost(before, ours["requests"])
     bare = await wrk(bare_url, connections, seconds)
     return [{"server": name, "connections": connections} | cell for name, cell in ((TAILRACE, ours), (BARE, bare))]
 

@@ -6,13 +6,14 @@ Its gateways, workers and embedded Redis are processes of their own, so what the
 import contextlib
 import re
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tailrace.supervise import Child
 from tailrace.up import Stack, UpOptions, running
 
 ROOT = Path(__file__).parents[1]
@@ -23,16 +24,16 @@ MINILM = ROOT / "worker/models/demo/minilm"
 DTYPES = ("float32", "bfloat16")
 AUTO = 0
 """Instead of a number of workers: as many as suit the models on this machine, found by measurement."""
+CpuSeconds = dict[str, float]
 _DTYPE = re.compile(r'(?m)^dtype = ".*"$')
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A stack that is ready. `processes` are all of its own, Redis too."""
+    """A stack that is ready. `processes` are all of its own, by what they are."""
 
     stack: Stack
-    gateways: tuple[psutil.Process, ...]
-    processes: tuple[psutil.Process, ...]
+    processes: dict[str, list[psutil.Process]]
 
     @property
     def url(self) -> str:
@@ -44,9 +45,15 @@ class Serving:
         """Where its events are logged."""
         return self.stack.log_dir
 
-    def cpu_s(self) -> float:
-        """CPU time of all its processes so far."""
-        return float(sum(sum(p.cpu_times()[:2]) for p in self.processes))
+    def cpu_s(self) -> CpuSeconds:
+        """CPU time so far, by what used it: gateway, worker, redis."""
+        return {kind: float(sum(sum(p.cpu_times()[:2]) for p in of)) for kind, of in self.processes.items()}
+
+    def cost(self, before: CpuSeconds, requests: int) -> dict[str, float]:
+        """CPU seconds for 1,000 requests, in all and by kind, if there were so many since `cpu_s` was `before`."""
+        now_s = self.cpu_s()
+        per_1000 = {f"{kind}_s_per_1000": (s - before[kind]) / max(1, requests) * 1000 for kind, s in now_s.items()}
+        return {"cpu_s_per_1000": sum(per_1000.values())} | per_1000
 
     def told(self) -> dict[str, Any]:
         """How it runs, ready for JSON."""
@@ -74,12 +81,13 @@ async def serving(
         data_dir=folder,
     )
     async with running(options) as stack:
-        ours = [*_processes(stack.gateways), *_processes(stack.workers), *_redis()]
-        yield Serving(stack, tuple(ours[: len(stack.gateways)]), tuple(ours))
+        yield Serving(
+            stack, {"gateway": _processes(stack.gateways), "worker": _processes(stack.workers), "redis": _redis()}
+        )
 
 
-def _processes(children: Any) -> list[psutil.Process]:
-    return [psutil.Process(child.process.pid) for child in children]
+def _processes(children: Iterable[Child]) -> list[psutil.Process]:
+    return [psutil.Process(child.process.pid) for child in children if child.process]
 
 
 def _redis() -> list[psutil.Process]:

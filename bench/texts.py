@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import uvloop
 from rich.console import Console
@@ -20,7 +20,6 @@ from bench.bare_cells import ONE, Way
 from bench.bare_protocol import Setup
 from bench.cells import Cell
 from bench.measure import Settings, measure
-from bench.results import Results
 from bench.stack import DTYPES, MINILM, ROOT, Serving, repository, serving, workers_of
 from forensics.load import Logs
 from forensics.report import print_to, segment_table
@@ -133,24 +132,7 @@ async def load(
     )
     results = await measure(settings, asyncio.Event(), lambda progress, tally: contextlib.nullcontext())
     window = {"from_ns": results.tally.from_ns, "until_ns": results.tally.from_ns + int(seconds * 1e9)}
-    return figures(results) | window
-
-
-def figures(results: Results) -> Cell:
-    """What a table and a comparison need of a run."""
-    told: dict[str, Any] = results.to_json()
-    latency_ns, generator = told["latency_ns"], told["generator"]
-    return {
-        "per_s": results.rate_per_s,
-        "requests": results.request_count,
-        "p50_ms": latency_ns["p50"] / 1e6,
-        "p99_ms": latency_ns["p99"] / 1e6,
-        "max_ms": latency_ns["max"] / 1e6,
-        "errors": results.tally.failed_count + results.unfinished_count,
-        "late_p99_ms": generator["late_ns"]["p99"] / 1e6,
-        "generator_cores": generator["cores"],
-        "warnings": generator["warnings"],
-    }
+    return cells.of_results(results.to_json()) | window
 
 
 async def _bare_cell(best: Bare, what: str, way: Way, batch: int, seconds: float, begin: float) -> Cell:
@@ -202,8 +184,7 @@ def _print(console: Console, found: list[Cell], best: Bare) -> None:
     console.print(
         f"In the closed loop tailrace did {share:.0%} of the bare model's tokens a second (median of the rounds)."
     )
-    for warning in dict.fromkeys(w for c in found for w in c.get("warnings", ())):
-        console.print(f"warning: {warning}", markup=False)
+    cells.print_warnings(console, found)
 
 
 def share_of_bare(found: list[Cell]) -> list[Cell]:
