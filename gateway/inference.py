@@ -91,8 +91,13 @@ class Inference:
         if asked.rows == 0:
             return await compress_if_asked(request, infer_reply(render_infer(asked, model, empty_reply(model))))
         if IDEMPOTENCY_KEY in headers:
-            return await self._infer_once(request, call, model, asked, body, tenant, lane)
-        answers = await self._ask(request, call, model, [asked.request], asked.timeout_us, tenant, lane)
+            once = self._infer_once(request, call, model, asked, body, tenant, lane)
+            del body, asked  # it keeps what it needs of them
+            return await once
+        payloads = [wire.encode_request(asked.request)]
+        # While it waits the payload is all that is kept of a request: body and views would take the same again.
+        asked, body = asked.without_request(), b""
+        answers = await self._ask(request, call, model, payloads, asked.timeout_us, tenant, lane)
         return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
 
     async def jobs(self, request: web.BaseRequest, call: Call) -> HttpReply:
@@ -109,15 +114,13 @@ class Inference:
         tenant = self._door.tenant_of(request.headers)
         if tenant is not ANYONE:
             await self._admit(tenant, call)
-        body = await self._read(request, call)
-        asked = openai.parse_embeddings(body)
+        asked = openai.parse_embeddings(await self._read(request, call))
         model = self._directory.resolve(asked.model)
         if model.task != "embedding":
             raise BadRequest(f"model '{model.name}' is no embedding model; ask POST /v2/models/{model.name}/infer")
         call.model, call.rows = model, len(asked.texts)
-        answers = await self._ask(
-            request, call, model, openai.to_requests(asked, model), None, tenant, priority_of(request.headers)
-        )
+        payloads = [wire.encode_request(part) for part in openai.to_requests(asked, model)]
+        answers = await self._ask(request, call, model, payloads, None, tenant, priority_of(request.headers))
         return HttpReply(openai.render_embeddings(asked, model, answers))
 
     async def _admit(self, tenant: Tenant, call: Call) -> None:
@@ -179,14 +182,16 @@ class Inference:
         job = msgspec.structs.replace(job, sync=True, ttl_ms=int(self._settings.idempotency_ttl_s * 1000))
         queue = queue_of(model.name, model.version)
         budget_ns, late = budget_of(request.headers, asked.timeout_us, self._settings.request_timeout_s)
+        payloads, size = [wire.encode_request(asked.request)], len(body)
+        asked, body = asked.without_request(), b""
         while True:
             try:
-                answers = await self._ask(request, call, model, [asked.request], asked.timeout_us, tenant, lane, job)
+                answers = await self._ask(request, call, model, payloads, asked.timeout_us, tenant, lane, job)
                 return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
             except SameRequest as same:
                 first = same.request_id
-            # Whoever waits holds its body, and counts for that.
-            with self._budget.holding(len(body)):
+            # Whoever waits holds its payload, and counts for that.
+            with self._budget.holding(size):
                 found = await self._results.until_end(queue, first, call.g0 + budget_ns)
             call.parts[0].g5 = call.g6 = clock.now_ns()
             if found is None or not has_ended(found):
@@ -215,7 +220,7 @@ class Inference:
         request: web.BaseRequest,
         call: Call,
         model: wire.ModelDescriptor,
-        parts: Sequence[wire.RequestBody],
+        payloads: Sequence[bytes],
         timeout_us: int | None,
         tenant: Tenant,
         lane: int,
@@ -224,7 +229,6 @@ class Inference:
         """Send the parts of a request and wait for all answers. If one fails the others are withdrawn."""
         budget_ns, late = budget_of(request.headers, timeout_us, self._settings.request_timeout_s)
         call.deadline_ms = budget_ns // 1_000_000
-        payloads = [wire.encode_request(part) for part in parts]
         call.g2 = clock.now_ns()
         if call.g2 - call.g0 >= budget_ns:
             raise late_error(late)

@@ -43,6 +43,13 @@ class InferCall(msgspec.Struct, frozen=True):
     wishes: tuple[OutputWish, ...]
     default_binary: bool
 
+    def without_request(self) -> "InferCall":
+        """What rendering the answer needs, without the tensors."""
+        return msgspec.structs.replace(self, request=_NOTHING)
+
+
+_NOTHING = RequestBody([])
+
 
 class _OutputParameters(msgspec.Struct):
     binary_data: bool | None = None

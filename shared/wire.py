@@ -140,6 +140,9 @@ _PARCEL_ANSWER = b"*"
 _NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises on bytes that are no message; the last on one that is nested without end."""
 
+_EXACT_FROM, _EXACT_UNTIL = 1 << 10, 128 << 10
+"""Bytes."""
+
 _request_decoder = msgspec.msgpack.Decoder(RequestBody)
 _parcel_decoder = msgspec.msgpack.Decoder(list[ParcelMember])
 _stamps_decoder = msgspec.msgpack.Decoder(WorkerStamps)
@@ -162,7 +165,10 @@ _pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 def encode_request(body: RequestBody) -> bytes:
     """The payload of a request's record."""
-    return _pack(body)
+    packed = _pack(body)
+    # msgspec leaves half as much again unused behind what it wrote, for as long as the bytes live, and a gateway keeps
+    # these until the answer comes. Of less it is not worth a copy, of more the pages are never touched, so not taken.
+    return memoryview(packed).tobytes() if _EXACT_FROM <= len(packed) <= _EXACT_UNTIL else packed
 
 
 def encode_parcel(members: Iterable[tuple[str, str, str, bytes]]) -> bytes:
