@@ -40,8 +40,9 @@ format: $(STAMP)  ## let ruff format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## measure the overhead with the mlp model (needs wrk)
-	$(BIN)/python -m bench.overhead
+bench: $(STAMP)  ## measure what serving costs, mlp and minilm, beside the bare floors (needs wrk); OUT=PREFIX keeps it
+	$(BIN)/python -m bench.overhead $(if $(OUT),--out $(OUT)-overhead.json)
+	$(BIN)/python -m bench.texts $(if $(OUT),--out $(OUT)-texts.json)
 
 soak: $(STAMP)  ## the tests that take minutes, then MINUTES=30 of chaos by processes
 	$(BIN)/python -m pytest -q -m slow

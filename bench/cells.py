@@ -12,6 +12,8 @@ from rich.table import Table
 
 from bench.about import about
 
+WIDTH = 110
+
 Cell = dict[str, Any]
 
 
@@ -68,10 +70,15 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
+def console() -> Console:
+    """Where figures are printed; wide enough for every table when it is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
 def table(*columns: str) -> Table:
-    """One that fits eighty characters; all but the first column are figures."""
+    """A plain one; all but the first column are figures."""
     made = Table(box=None, pad_edge=False)
-    made.add_column(columns[0])
+    made.add_column(columns[0], no_wrap=True)
     for name in columns[1:]:
         made.add_column(name, justify="right", no_wrap=True)
     return made

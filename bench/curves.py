@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from bench import cells, overhead, texts
@@ -74,7 +73,7 @@ def main() -> None:
 
 
 async def _measure(a: argparse.Namespace) -> None:
-    console = Console()
+    console = cells.console()
     found: list[Cell] = []
     curve = {"workers": _workers, "gateways": _gateways, "payload": _payload, "connections": _connections}[a.curve]
     with TemporaryDirectory(prefix="tailrace-bench-") as folder:
@@ -92,7 +91,7 @@ async def _measure(a: argparse.Namespace) -> None:
 
 async def _workers(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, None]:
     models = repository(folder / "models", {texts.MODEL: MINILM})
-    for number, workers in _turns(a):
+    for number, workers in turns(a):
         async with serving(folder / f"{number}-{workers}", models, workers=workers, threads=1) as stack:
             await texts.load(stack, a.data, connections=a.connections, seconds=a.seconds)  # learns how long passes take
             cell = await texts.load(stack, a.data, connections=a.connections, seconds=a.seconds)
@@ -101,7 +100,7 @@ async def _workers(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, 
 
 
 async def _gateways(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, None]:
-    for number, gateways in _turns(a):
+    for number, gateways in turns(a):
         async with serving(folder / f"{number}-{gateways}", workers=a.workers, gateways=gateways) as stack:
             await warm(stack.url)
             before = stack.cpu_s()
@@ -112,7 +111,7 @@ async def _gateways(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell,
 async def _payload(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, None]:
     models = repository(folder / "models", {"echo": ECHO})
     async with serving(folder / "data", models, workers=a.workers) as stack:
-        for number, size_bytes in _turns(a):
+        for number, size_bytes in turns(a):
             settings = Settings(
                 url=stack.url, model="echo", connections=a.connections, duration_s=a.seconds,
                 shape=Shape(free=max(1, size_bytes // 4)), binary=True,
@@ -128,12 +127,12 @@ async def _payload(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, 
 async def _connections(a: argparse.Namespace, folder: Path) -> AsyncGenerator[Cell, None]:
     async with serving(folder / "data", workers=a.workers) as stack, floor() as bare_url:
         await warm(stack.url, bare_url)
-        for number, connections in _turns(a):
+        for number, connections in turns(a):
             for cell in await overhead.beside(stack, bare_url, connections, a.seconds):
                 yield cell | {"round": number}
 
 
-def _turns(a: argparse.Namespace) -> list[tuple[int, int]]:
+def turns(a: argparse.Namespace) -> list[tuple[int, int]]:
     """Every point once in each round; back in every other round, so that a drift of the machine favours none."""
     return [
         (number, point) for number in range(a.rounds) for point in (a.points if number % 2 == 0 else reversed(a.points))

@@ -17,7 +17,6 @@ from typing import cast
 
 import numpy as np
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from bench import cells
@@ -108,7 +107,7 @@ def main() -> None:
 
 
 async def _measure(a: argparse.Namespace) -> None:
-    console = Console()
+    console = cells.console()
     found: list[Cell] = []
     with TemporaryDirectory(prefix="tailrace-bench-") as name:
         folder = Path(name)

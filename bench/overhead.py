@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from bench import cells, redis_floor
@@ -39,7 +38,7 @@ def main() -> None:
 
 
 async def _measure(a: argparse.Namespace) -> None:
-    console = Console()
+    console = cells.console()
     found: list[Cell] = []
     with TemporaryDirectory(prefix="tailrace-bench-") as folder:
         async with serving(Path(folder), workers=a.workers, gateways=a.gateways) as stack, floor() as bare_url:

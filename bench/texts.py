@@ -70,7 +70,7 @@ def main() -> None:
 
 
 async def _measure(a: argparse.Namespace) -> None:
-    console = Console()
+    console = cells.console()
     found: list[Cell] = []
     with TemporaryDirectory(prefix="tailrace-bench-") as name:
         folder = Path(name)
