@@ -5,13 +5,14 @@ Ratios are compared by their logarithms, so that twice as slow and twice as fast
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 
-from forensics.across_runs import Shift, best_p, runs_needed, shift_between
+from forensics.across_runs import Shift, shift_between
+from forensics.compare_doubts import differing_facts, doubts_of
 from forensics.run_figures import FloatArray, IntArray, Run, quantile, quantile_name
 from forensics.segments_sql import SEGMENTS
 
@@ -19,11 +20,6 @@ SHOWN_QUANTILES = (0.5, 0.9, 0.99)
 KIND_REQUESTS_MIN = 30
 """Kinds that are rarer than this on either side are one kind together."""
 REST = "rarer kinds"
-APART = 0.85
-"""If this share of the pairs of runs have A before B, or B before A, the sides were not interleaved."""
-STEAL_MAX, STEAL_GAP_MAX, RUNQ_GAP_MAX, LOAD_GAP_MAX = 0.05, 0.01, 0.02, 0.05
-BEYOND_MIN = 10
-"""With fewer requests than this beyond a quantile, it is made of single requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +117,23 @@ def compare(
     measures = [_latency(share, a, b, confidence) for share in shares]
     measures.append(_measure("throughput", [r.per_s for r in a], [r.per_s for r in b], confidence, relative=True))
     measures.append(_measure("errors", [r.error_share for r in a], [r.error_share for r in b], confidence))
-    parts = _parts(a, b, quantile_of, confidence)
-    unlike, differing = _facts(a, b)
-    told = [
-        *_run_counts(len(a), len(b), confidence, sliced),
-        *_order(a, b, sliced),
-        *_machine(a, b),
-        *_load(a, b, quantile_of),
-        *_sizes(a, b, quantile_of),
-        *unlike,
-        *(doubt for run in (*a, *b) for doubt in run.doubts),
-    ]
     return Comparison(
-        a, b, *names, quantile_of, confidence, sliced, measures, parts, mix_and_rate(a, b, quantile_of), differing,
-        list(dict.fromkeys(told)),
+        a, b, *names, quantile_of, confidence, sliced, measures, _parts(a, b, quantile_of, confidence),
+        mix_and_rate(a, b, quantile_of), differing_facts(a, b),
+        doubts_of(a, b, share=quantile_of, confidence=confidence, sliced=sliced),
     )  # fmt: skip
 
 
 def _latency(share: float, a: Sequence[Run], b: Sequence[Run], confidence: float) -> Measure:
-    values = [[float(quantile(r.e2e_ns, share)) for r in side] for side in (a, b)]
-    return _measure(quantile_name(share), *values, confidence, relative=True)
+    of_a, of_b = ([float(quantile(r.e2e_ns, share)) for r in side] for side in (a, b))
+    return _measure(quantile_name(share), of_a, of_b, confidence, relative=True)
 
 
 def _measure(
     name: str, a: Sequence[float], b: Sequence[float], confidence: float, *, relative: bool = False
 ) -> Measure:
-    compared = [[math.log(v) for v in side] for side in (a, b)] if relative else [a, b]
-    return Measure(name, a, b, shift_between(*compared, confidence=confidence), relative)
+    of_a, of_b = ([math.log(v) for v in side] if relative else side for side in (a, b))
+    return Measure(name, a, b, shift_between(of_a, of_b, confidence=confidence), relative)
 
 
 def _parts(a: Sequence[Run], b: Sequence[Run], share: float, confidence: float) -> list[Part]:
@@ -175,7 +161,10 @@ def mix_and_rate(a: Sequence[Run], b: Sequence[Run], share: float) -> Mix:
     weights = np.divide(shares[1], shares[0], out=np.ones(len(names)), where=~rare)
     # Rare kinds change their weight together; where only B has any of them, nothing of A can stand for them.
     weights[rare] = rest[1] / rest[0] if rest[0] else 0.0
-    before, after = _weighted_quantile(a_ns, np.ones(len(a_ns)), share), _weighted_quantile(b_ns, np.ones(len(b_ns)), share)
+    before, after = (
+        _weighted_quantile(a_ns, np.ones(len(a_ns)), share),
+        _weighted_quantile(b_ns, np.ones(len(b_ns)), share),
+    )
     between = _weighted_quantile(a_ns, weights[a_kinds], share)
     kinds = [Kind(name, float(shares[0][i]), float(shares[1][i])) for name, i in code.items() if not rare[i]]
     if any(rest):
@@ -197,102 +186,3 @@ def _weighted_quantile(values: IntArray, weights: FloatArray, share: float) -> i
         order, sums = np.argsort(values, kind="stable"), np.arange(1.0, len(values) + 1)
     at = int(np.searchsorted(sums, share * sums[-1] * (1 - 1e-12)))
     return int(values[order[min(at, len(values) - 1)]])
-
-
-def _run_counts(of_a: int, of_b: int, confidence: float, sliced: bool) -> Iterator[str]:
-    best = best_p(of_a, of_b)
-    what = "slices" if sliced else "runs"
-    count = f"{of_a} {what} a side give" if of_a == of_b else f"{of_a} {what} of A and {of_b} of B give"
-    if sliced:
-        yield (
-            "there is one recording a side, cut into slices of time: they share its machine, its start and its moment, "
-            "so the interval covers the noise within a recording, not that between recordings. Repeat the runs, in turns"
-        )
-    if best > 1 - confidence:
-        yield (
-            f"{count} at best p = {best:.2g}: there is no interval of {confidence:.0%}, and nothing can be shown. "
-            f"At least {runs_needed(confidence)} a side are needed; 8 are a good number"
-        )
-    elif not sliced and best > 0.01:
-        yield f"{count} at best p = {best:.2g}: only a difference that every run shows counts. 8 are a good number"
-
-
-def _order(a: Sequence[Run], b: Sequence[Run], sliced: bool) -> Iterator[str]:
-    earlier = fmean(1.0 if one.first_us < other.first_us else 0.5 if one.first_us == other.first_us else 0.0
-                    for one in a for other in b)  # fmt: skip
-    if max(earlier, 1 - earlier) < APART or (len(a) == len(b) == 1 and not sliced):
-        return
-    first, then = ("A", "B") if earlier > 0.5 else ("B", "A")
-    yield (
-        f"the sides were not interleaved: {first} ran before {then}. Whatever changed on the machine meanwhile looks "
-        "like a difference between them; record in turns, A B B A"
-    )
-
-
-def _machine(a: Sequence[Run], b: Sequence[Run]) -> Iterator[str]:
-    for what, gap_max, values in (
-        ("time stolen by the host of the virtual machine", STEAL_GAP_MAX, [[r.steal for r in side] for side in (a, b)]),
-        ("time in the run queue of device threads", RUNQ_GAP_MAX, [[r.runq for r in side] for side in (a, b)]),
-    ):
-        known = [[v for v in side if v is not None] for side in values]
-        if not all(known):
-            continue
-        of_a, of_b = map(median, known)
-        if abs(of_a - of_b) > gap_max:
-            yield (
-                f"the machine was not the same: {what} was {of_a:.1%} in A and {of_b:.1%} in B. "
-                "Part of the difference may be the neighbours'"
-            )
-        elif what.startswith("time stolen") and min(of_a, of_b) > STEAL_MAX:
-            yield f"a neighbour took {of_a:.1%} (A) and {of_b:.1%} (B) of the machine's time: the runs are noisy"
-
-
-def _load(a: Sequence[Run], b: Sequence[Run], share: float) -> Iterator[str]:
-    of_a, of_b = (median(r.offered_per_s for r in side) for side in (a, b))
-    if abs(of_b / of_a - 1) > LOAD_GAP_MAX:
-        yield (
-            f"the load was not the same: {of_a:.4g} requests/s in A and {of_b:.4g} in B. Latency follows load, so "
-            "compare latency only if the difference in load is what you changed"
-        )
-    lost_a, lost_b = (fmean((r.errors + r.left) / max(r.requests, 1) for r in side) for side in (a, b))
-    if abs(lost_b - lost_a) > (1 - share) / 4:
-        kind = "A" if lost_a > lost_b else "B"
-        yield (
-            f"{lost_a:.2%} of A's requests and {lost_b:.2%} of B's failed or were left by their clients. Latency is "
-            f"that of the others, which flatters {kind} if the slow ones are those that failed"
-        )
-
-
-def _sizes(a: Sequence[Run], b: Sequence[Run], share: float) -> Iterator[str]:
-    smallest = min((*a, *b), key=lambda run: len(run.e2e_ns))
-    count = len(smallest.e2e_ns)
-    if count * (1 - share) < BEYOND_MIN:
-        yield (
-            f"{smallest.name} has {count:,} answered requests, of which {count * (1 - share):.1f} lie beyond "
-            f"{quantile_name(share)}: so far out, few requests decide. Make the runs longer"
-        )
-
-
-def _facts(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """Warnings about sides whose runs are not alike, and what differs between the sides."""
-    of_a, of_b = _values(a), _values(b)
-    unlike = [
-        f"the runs of {side} are not alike: {fact} is {' or '.join(sorted(values))}"
-        for side, facts in (("A", of_a), ("B", of_b))
-        for fact, values in facts.items()
-        if len(values) > 1
-    ]
-    differing = {}
-    for fact in sorted({*of_a, *of_b}):
-        left, right = of_a.get(fact, {"(none)"}), of_b.get(fact, {"(none)"})
-        if left != right and len(left) == len(right) == 1:
-            differing[fact] = (*left, *right)
-    return unlike, differing
-
-
-def _values(runs: Sequence[Run]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for run in runs:
-        for fact, value in run.facts.items():
-            found.setdefault(fact, set()).add(value)
-    return found

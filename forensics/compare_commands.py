@@ -54,7 +54,7 @@ def comparison_options(command: Command) -> Command:
 
 
 @click.command(name="compare", short_help="Compare two runs, sets of runs, or versions; a verdict for CI.")
-@click.argument("paths", metavar="[A B]", nargs=-1, type=str)
+@click.argument("paths", metavar="[A B | LOGS]...", nargs=-1, type=str)
 @click.option("--a", "of_a", multiple=True, metavar="DIR", help="A run of side A; repeat it for more runs.")
 @click.option("--b", "of_b", multiple=True, metavar="DIR", help="A run of side B.")
 @click.option(
@@ -70,6 +70,7 @@ def comparison_options(command: Command) -> Command:
 @click.pass_context
 def compare_command(
     ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     of_a: tuple[str, ...],
     of_b: tuple[str, ...],
@@ -119,8 +120,8 @@ def compare_command(
     if undecided := [j.condition.text for j in judged if not j.decidable]:
         # A gate that cannot fail must not look like one that passed.
         raise click.UsageError(
-            f"with {len(found.a)} and {len(found.b)} runs, {', '.join(undecided)} can never be shown: record more runs, "
-            "or lower --confidence"
+            f"with {len(found.a)} and {len(found.b)} runs, {', '.join(undecided)} can never be shown: record more "
+            "runs, or lower --confidence"
         )
     ctx.exit(1 if any(j.breached for j in judged) else 0)
 
@@ -180,9 +181,7 @@ def _asked(choices: Choices, model: str = "") -> "Asked":
     return Asked((choices.quantile,), model or choices.model, choices.skip_s)
 
 
-def _two_sides(
-    paths: Sequence[str], of_a: Sequence[str], of_b: Sequence[str]
-) -> tuple[Sequence[str], Sequence[str]]:
+def _two_sides(paths: Sequence[str], of_a: Sequence[str], of_b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     if (of_a or of_b) and not paths:
         if of_a and of_b:
             return of_a, of_b

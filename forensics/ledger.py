@@ -115,7 +115,16 @@ def entry(
     if comparison is not None:
         measured, runs = _kept(comparison), _facts(comparison)
     return Entry(
-        VERSION, at_us, title.strip(), conclusion, note.strip(), commit, dirty, dict(machine or {}), runs or {}, measured
+        VERSION,
+        at_us,
+        title.strip(),
+        conclusion,
+        note.strip(),
+        commit,
+        dirty,
+        dict(machine or {}),
+        runs or {},
+        measured,
     )
 
 

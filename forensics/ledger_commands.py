@@ -168,7 +168,8 @@ def _commit(ledger: Path) -> tuple[str, bool]:
     if not commit:
         return "", False
     top = Path(_git(folder, "rev-parse", "--show-toplevel") or folder)
-    changed = _git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude,literal){os.path.relpath(ledger.resolve(), top)}")  # noqa: E501
+    but_the_ledger = f":(exclude,literal){os.path.relpath(ledger.resolve(), top)}"
+    changed = _git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", but_the_ledger)
     return commit, bool(changed)
 
 

@@ -27,7 +27,14 @@ def listing(ledger: Ledger, *, markdown: bool) -> Iterator[str]:
         yield f"{'#':>3} {'date':<10} {'conclusion':<10} {'measured':<38} {'commit':<16} title"
     for n in ledger.entries:
         e = n.entry
-        cells = (str(n.number), time_text(e.at_us)[:10], e.conclusion.value, _measured(e.comparison), _commit(n), e.title)
+        cells = (
+            str(n.number),
+            time_text(e.at_us)[:10],
+            e.conclusion.value,
+            _measured(e.comparison),
+            _commit(n),
+            e.title,
+        )
         if markdown:
             yield f"| {' | '.join(map(_cell, cells))} |"
         else:
@@ -42,7 +49,11 @@ def shown(n: Numbered, *, markdown: bool) -> Iterator[str]:
     yield f"### {_cell(title)}" if markdown else visible(title)
     yield ""
     commit = _commit(n)
-    yield f"{time_text(e.at_us)}  {e.conclusion.value}" + (f"  commit {visible(commit)}" if commit else "") + f"  id {n.id}"
+    yield (
+        f"{time_text(e.at_us)}  {e.conclusion.value}"
+        + (f"  commit {visible(commit)}" if commit else "")
+        + f"  id {n.id}"
+    )
     for line in e.note.splitlines():
         yield _cell(line) if markdown else visible(line)
     if e.comparison is None:
@@ -63,7 +74,8 @@ def shown(n: Numbered, *, markdown: bool) -> Iterator[str]:
 def _comparison(c: Mapping[str, Any], *, markdown: bool) -> Iterator[str]:
     for side in ("a", "b"):
         about = c.get(side, {})
-        told = f"{side.upper()}: {about.get('name', '')}, {about.get('runs', '?')} {'slices' if c.get('sliced') else 'runs'}"
+        what = "slices" if c.get("sliced") else "runs"
+        told = f"{side.upper()}: {about.get('name', '')}, {about.get('runs', '?')} {what}"
         yield _cell(told) if markdown else visible(told)
         if markdown:
             yield ""

@@ -7,6 +7,7 @@ An error is what the server is to blame for: 429 and 5xx. A request whose client
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -125,13 +126,15 @@ def parts_of_quantile(e2e_ns: IntArray, segments_ns: IntArray, share: float) -> 
 def slices(first_us: int, last_us: int, count: int) -> list[Window]:
     """So many windows of equal length."""
     edges = [first_us + (last_us + 1 - first_us) * i // count for i in range(count + 1)]
-    return [Window(since_us=a, until_us=b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [Window(since_us=a, until_us=b) for a, b in pairwise(edges)]
 
 
 def bounds_us(store: Store, window: Window) -> tuple[int, int] | None:
     """When the first and the last request within the window began, wall clock; None when there is none."""
     where, given = _where(window)
-    return _bounds(store.rows(f"SELECT min(epoch_us(started_at)), max(epoch_us(started_at)) FROM requests {where}", given))
+    return _bounds(
+        store.rows(f"SELECT min(epoch_us(started_at)), max(epoch_us(started_at)) FROM requests {where}", given)
+    )
 
 
 def _bounds(rows: Sequence[tuple[Any, ...]]) -> tuple[int, int] | None:
@@ -181,7 +184,9 @@ def _where(window: Window, instant: str = "started_at") -> tuple[str, list[Any]]
 def _stolen(store: Store, first_us: int, last_us: int) -> tuple[float | None, float | None]:
     """The share of time stolen, and the share of the device threads' time in the run queue."""
     between = f"BETWEEN make_timestamp({first_us}) AND make_timestamp({last_us})"
-    steal = store.value(f"SELECT avg(list_avg(cpu_steal)) / 100 FROM resources WHERE len(cpu_steal) > 0 AND \"at\" {between}")
+    steal = store.value(
+        f'SELECT avg(list_avg(cpu_steal)) / 100 FROM resources WHERE len(cpu_steal) > 0 AND "at" {between}'
+    )
     runq = store.value(f"SELECT sum(runq_ns) / nullif(sum(device_thread_ns), 0) FROM batches WHERE sealed_at {between}")
     return steal, runq
 
@@ -194,7 +199,9 @@ def facts_of(store: Store) -> dict[str, str]:
         "SELECT proc, count(DISTINCT inst), count(DISTINCT clock) FROM processes GROUP BY proc"
     ):
         seen[f"{proc}s"], seen[f"hosts of {proc}s"] = {str(inst_count)}, {str(hosts)}
-    for proc, *values in store.rows("SELECT DISTINCT proc, tailrace, python, torch, cores, torch_threads FROM processes"):
+    for proc, *values in store.rows(
+        "SELECT DISTINCT proc, tailrace, python, torch, cores, torch_threads FROM processes"
+    ):
         for fact, value in zip(("tailrace", "python", "torch", "cores", "torch_threads"), values, strict=True):
             if value not in (None, "", 0):
                 seen.setdefault(f"{proc} {fact}", set()).add(str(value))

@@ -43,7 +43,8 @@ def runs_in(texts: Sequence[str]) -> list[Folder]:
     pattern of these such as 'runs/new-*'. Raises LogError."""
     found: dict[Path, Folder] = {}
     for text in texts:
-        paths = [Path(text)] if Path(text).exists() else [Path(p) for p in sorted(glob(text))]
+        found_by_pattern = sorted(glob(text))  # noqa: PTH207  # Path.glob takes no absolute pattern
+        paths = [Path(text)] if Path(text).exists() else list(map(Path, found_by_pattern))
         if not paths:
             raise LogError(f"there is no {text}; name a folder with the logs of a run, or a folder of such folders")
         for path in paths:
@@ -90,7 +91,9 @@ def read_slices(folder: Folder, asked: Asked, count: int | None) -> list[Run]:
         return _sliced(store, folder.name, window, (window.since_us, bounds[1]), asked, count)
 
 
-def read_versions(folder: Folder, versions: tuple[str, str], asked: Asked, count: int | None) -> tuple[list[Run], list[Run]]:
+def read_versions(
+    folder: Folder, versions: tuple[str, str], asked: Asked, count: int | None
+) -> tuple[list[Run], list[Run]]:
     """The slices of two versions of a model within one set of logs. Where both were served at the same time, their
     slices are of the same times. Raises LogError and ValueError."""
     with open_store(folder.paths) as store:

@@ -11,11 +11,12 @@ import click
 
 from forensics.commands import audit_command, explain_command, requests_command
 from forensics.diagnose_command import diagnose_command
+from forensics.compare_commands import compare_command
+from forensics.correlate_command import correlate_command
 from forensics.ledger_commands import ledger_command
 from forensics.log_commands import logs_command, sql_command
 from shared.errors import SettingsError
 from shared.settings import CommonSettings, GatewaySettings, WorkerSettings, load
-from forensics.compare_commands import compare_command
 from tailrace.bench_command import bench_command
 from tailrace.dlq import dlq_command
 
@@ -235,6 +236,7 @@ cli.add_command(logs_command)
 cli.add_command(sql_command)
 cli.add_command(compare_command)
 cli.add_command(ledger_command)
+cli.add_command(correlate_command)
 cli.add_command(dlq_command)
 cli.add_command(bench_command)
 

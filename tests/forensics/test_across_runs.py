@@ -1,0 +1,97 @@
+"""Statistics over runs: the exact test, the interval, and how often they err."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from forensics.across_runs import (
+    best_p,
+    mean_interval,
+    permutation_p,
+    runs_needed,
+    shift_between,
+    student_t,
+)
+
+
+def enumerated_p(a: list[int], b: list[int]) -> float:
+    """The permutation p by trying every way to deal out the labels."""
+    values = [*a, *b]
+    ranks = [sum(v < x for v in values) + (sum(v == x for v in values) + 1) / 2 for x in values]
+    expected = len(a) * (len(values) + 1) / 2
+    off = abs(sum(ranks[: len(a)]) - expected)
+    dealt = [sum(some) for some in itertools.combinations(ranks, len(a))]
+    return sum(abs(total - expected) >= off - 1e-9 for total in dealt) / len(dealt)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_permutation_test_is_exact_with_ties_too(seed: int) -> None:
+    """It equals trying all labels, also where runs have equal numbers, as error rates do."""
+    rng = random.Random(seed)
+    a, b = ([rng.randint(0, 6) for _ in range(rng.randint(1, 5))] for _ in range(2))
+    assert permutation_p(a, b) == pytest.approx(enumerated_p(a, b))
+
+
+def test_few_runs_bound_what_can_be_shown() -> None:
+    """Three a side never reach 5 %, however large the difference is; four do."""
+    assert [round(best_p(n, n), 3) for n in (1, 2, 3, 4)] == [1.0, 0.333, 0.1, 0.029]
+    assert [runs_needed(c) for c in (0.9, 0.95, 0.99)] == [3, 4, 5]
+    assert not shift_between([1, 2, 3], [100, 200, 300], confidence=0.95).bounded
+    assert shift_between([1, 2, 3, 4], [100, 200, 300, 400], confidence=0.95).shown
+
+
+def test_the_interval_is_that_of_the_tables() -> None:
+    """Eight runs a side leave out 13 differences at either end (Mann and Whitney's table for 5 %, two-sided)."""
+    a, b = [float(i) for i in range(8)], [float(8 * i) for i in range(8)]
+    differences = sorted(y - x for x in a for y in b)
+    shift = shift_between(a, b, confidence=0.95)
+    assert (shift.lo, shift.hi) == (differences[13], differences[-14])
+    assert shift.estimate == (differences[31] + differences[32]) / 2
+
+
+def test_one_wild_run_moves_neither_estimate_nor_verdict_far() -> None:
+    """A neighbour that wakes up in one run of eight does not decide."""
+    a = [10.0, 10.1, 10.2, 10.3, 9.9, 9.8, 10.05, 10.15]
+    b = [10.02, 10.12, 10.22, 10.28, 9.92, 9.82, 10.07, 900.0]
+    shift = shift_between(a, b, confidence=0.95)
+    assert not shift.shown
+    assert abs(shift.estimate) < 0.2
+
+
+@pytest.mark.parametrize("runs", [4, 8, 70])
+def test_equal_sides_differ_as_seldom_as_promised(runs: int) -> None:
+    """At 95 %, at most one comparison in twenty of a thing with itself shows a difference; beyond 120 runs, about."""
+    rng = random.Random(runs)
+    tries = 200
+    shown = 0
+    for _ in range(tries):
+        a, b = ([rng.lognormvariate(0, 0.3) for _ in range(runs)] for _ in range(2))
+        shown += shift_between(a, b, confidence=0.95).shown
+    assert shown / tries <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / tries)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_test_and_interval_say_the_same(seed: int) -> None:
+    """p is at most 5 % exactly where the interval leaves out zero."""
+    rng = random.Random(seed)
+    a = [rng.gauss(0, 1) for _ in range(rng.randint(4, 9))]
+    b = [rng.gauss(0.8, 1) for _ in range(rng.randint(4, 9))]
+    shift = shift_between(a, b, confidence=0.95)
+    assert (shift.p <= 0.05) == shift.shown
+
+
+def test_students_t_is_that_of_the_tables() -> None:
+    """For odd and even degrees of freedom, and for the interval of a mean made with it."""
+    for degrees, value in ((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)):
+        assert student_t(0.975, degrees) == pytest.approx(value, abs=5e-4)
+    half = 4.3027 / 3**0.5
+    assert mean_interval([1.0, 2.0, 3.0], confidence=0.95) == pytest.approx((2 - half, 2 + half), abs=1e-3)
+    assert mean_interval([1.0], confidence=0.95) == (-math.inf, math.inf)
+
+
+def test_a_side_without_runs_is_refused() -> None:
+    """Nothing against something is no comparison."""
+    with pytest.raises(ValueError, match="0 and 1"):
+        shift_between([], [1.0], confidence=0.95)
