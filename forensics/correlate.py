@@ -27,8 +27,10 @@ BANDS = 10
 BAND_REQUESTS_MIN = 20
 RELATIVE_BANDS_MAX = 5
 REQUESTS_MIN = 40
-SIZES = 4
-"""Buckets of size, by quartiles."""
+SIZES_MIN, SIZES_MAX = 4, 20
+"""Buckets of size, of equally many requests. Five leave a tenth of what size does by itself, twenty a fortieth."""
+STRATUM_WANTED = 100
+"""There are as many buckets as leave a stratum so many requests on average."""
 HOURS_APART_MAX = 48
 """In longer logs, the hour of the day stands for the hour."""
 CELL_MIN = 5
@@ -183,13 +185,15 @@ def _spread(latencies: NDArray[Any]) -> tuple[float, float, float]:
 
 def _strata(joined: Joined, told: NDArray[np.bool_]) -> IntArray:
     """A code for size, hour and model together."""
-    size, hour = joined.size[told], joined.hour[told]
-    ordered = np.sort(size)
-    cuts = np.unique([ordered[len(ordered) * i // SIZES] for i in range(1, SIZES)])
-    bucket = np.searchsorted(cuts, size, side="right")
+    size, hour, model = joined.size[told], joined.hour[told], joined.model[told]
     if hour.max() - hour.min() > HOURS_APART_MAX:
         hour = hour % 24
-    whole = np.stack([bucket, hour, joined.model[told]], axis=1)
+    others = len(np.unique(np.stack([hour, model], axis=1), axis=0))
+    count = min(max(len(size) // (others * STRATUM_WANTED), SIZES_MIN), SIZES_MAX)
+    ordered = np.sort(size)
+    cuts = np.unique([ordered[len(ordered) * i // count] for i in range(1, count)])
+    bucket = np.searchsorted(cuts, size, side="right")
+    whole = np.stack([bucket, hour, model], axis=1)
     return np.asarray(np.unique(whole, axis=0, return_inverse=True)[1], np.int64).ravel()
 
 
