@@ -105,21 +105,24 @@ def quantile(ascending: IntArray, share: float) -> int:
     return int(ascending[quantile_rank(len(ascending), share)])
 
 
-def parts_of_quantile(e2e_ns: IntArray, segments_ns: IntArray, share: float) -> FloatArray:
-    """What the quantile of `e2e_ns` [n, ascending] is made of, by its `segments_ns` [n, K]: K values that sum to it.
-
-    Euler's allocation, E[segment | e2e = quantile], from the requests around the quantile: quantiles of the segments
-    themselves would not add up. Each request tells its shares, not its times, so that in a short run the one that took
-    seconds does not speak for the others.
-    """
-    n = len(e2e_ns)
+def band_around(ascending: IntArray, share: float) -> tuple[int, int]:
+    """The least and the largest latency of the requests that stand for a quantile: those of the ranks around it."""
+    n = len(ascending)
     at = quantile_rank(n, share)
     half = max(round(BAND_SHARE * n), BAND_REQUESTS_MIN // 2)
     # No further to one side than to the other, or the band's middle would not be the quantile.
     half = min(half, max(at, 1), max(n - 1 - at, 1))
-    band = slice(max(at - half, 0), at + half + 1)
-    shares = segments_ns[band] / np.maximum(segments_ns[band].sum(axis=1, keepdims=True), 1)
-    parts: FloatArray = shares.mean(axis=0) * int(e2e_ns[at])
+    return int(ascending[max(at - half, 0)]), int(ascending[min(at + half, n - 1)])
+
+
+def parts_of(quantile_ns: int, segments_ns: IntArray) -> FloatArray:
+    """What a quantile is made of, by the `segments_ns` [n, K] of the requests around it: K values that sum to it.
+
+    Euler's allocation, E[segment | e2e = quantile]: quantiles of the segments themselves would not add up. Each request
+    tells its shares, not its times, so that in a short run the one that took seconds does not speak for the others.
+    """
+    shares = segments_ns / np.maximum(segments_ns.sum(axis=1, keepdims=True), 1)
+    parts: FloatArray = shares.mean(axis=0) * quantile_ns
     return parts
 
 
@@ -150,25 +153,37 @@ def read_run(store: Store, name: str, window: Window, quantiles: Sequence[float]
         f"min(epoch_us(started_at)), max(epoch_us(started_at)) FROM requests {where}",
         given,
     )[0]
-    names = [f"{segment}_ns" for segment in SEGMENTS]
+    kinds_of = f"SELECT DISTINCT {KIND} AS kind FROM requests {where} ORDER BY kind"
+    kind_names = [str(kind) for (kind,) in store.rows(kinds_of, given)]
+    # A number for each kind: a million texts would take more room than all that is kept of them.
     found = store.connection.execute(
-        f"SELECT e2e_ns, {', '.join(names)}, {KIND} AS kind FROM requests {where} AND {SUCCEEDED} ORDER BY e2e_ns, id",
-        given,
+        f"SELECT e2e_ns, list_position(?, {KIND}) - 1 AS kind FROM requests {where} AND {SUCCEEDED}",
+        [kind_names, *given],
     ).fetchnumpy()
     e2e_ns: IntArray = np.asarray(found["e2e_ns"], np.int64)
     if not len(e2e_ns):
         among = f", of {requests:,} requests" if requests else ""
         raise ValueError(f"{name} has no request that was answered with success{among}")
-    segments_ns = np.stack([np.asarray(found[column], np.int64) for column in names], axis=1)
-    kind_names, kinds = np.unique(np.asarray(found["kind"], str), return_inverse=True)
+    order = np.lexsort((found["kind"], e2e_ns))
+    e2e_ns, kinds = e2e_ns[order], np.asarray(found["kind"], np.int64)[order]
+    parts_ns = {q: parts_of(quantile(e2e_ns, q), _segments_around(store, e2e_ns, q, where, given)) for q in quantiles}
     ended, more = _where(replace(window, since_us=first_us, until_us=last_us + 1), "ended_at")
     meanwhile = store.value(f"SELECT count(*) FROM requests {ended} AND {SUCCEEDED}", more)
     steal, runq = _stolen(store, first_us, last_us)
     return Run(
-        name, first_us, last_us, e2e_ns, np.asarray(kinds, np.int64), [str(k) for k in kind_names], requests, meanwhile,
-        errors, left, {q: parts_of_quantile(e2e_ns, segments_ns, q) for q in quantiles}, steal, runq, facts_of(store),
-        doubts,
+        name, first_us, last_us, e2e_ns, kinds, kind_names, requests, meanwhile, errors, left, parts_ns, steal, runq,
+        facts_of(store), doubts,
     )  # fmt: skip
+
+
+def _segments_around(store: Store, e2e_ns: IntArray, share: float, where: str, given: list[Any]) -> IntArray:
+    """The segments of the requests that stand for a quantile, [n, K]."""
+    found = store.connection.execute(
+        f"SELECT {', '.join(f'{segment}_ns' for segment in SEGMENTS)} FROM requests {where} AND {SUCCEEDED} "
+        "AND e2e_ns BETWEEN ? AND ?",
+        [*given, *band_around(e2e_ns, share)],
+    ).fetchnumpy()
+    return np.stack([np.asarray(column, np.int64) for column in found.values()], axis=1)
 
 
 def _where(window: Window, instant: str = "started_at") -> tuple[str, list[Any]]:
