@@ -18,7 +18,6 @@ from forensics.segments_sql import SEGMENTS
 
 SHOWN_QUANTILES = (0.5, 0.9, 0.99)
 KIND_REQUESTS_MIN = 30
-"""Kinds that are rarer than this on either side are one kind together."""
 REST = "rarer kinds"
 
 
@@ -69,7 +68,7 @@ class Mix:
     """The difference of the quantile over all requests of each side, ns: what comes from B having been asked for other
     things (`mix_ns`), and what from taking another time for the same (`rate_ns`). They sum to it.
 
-    `unseen_share` of B's requests are of kinds that A never had; for these, the two cannot be told apart.
+    `unseen_share` of B's requests are of kinds that A never had; whatever they take counts as the mix.
     """
 
     a_ns: int
@@ -149,28 +148,26 @@ def _parts(a: Sequence[Run], b: Sequence[Run], share: float, confidence: float) 
 
 def mix_and_rate(a: Sequence[Run], b: Sequence[Run], share: float) -> Mix:
     """Split the difference of the quantile: A's requests weighted as if they were asked for in B's proportions are
-    what the mix alone would have done (DiNardo, Fortin, Lemieux 1996); the rest is the system."""
+    what the mix alone would have done (DiNardo, Fortin, Lemieux 1996); the rest is the system. What only B was asked
+    for stands for itself, as part of the mix."""
     names = sorted({name for run in (*a, *b) for name in run.kind_names})
-    code = {name: i for i, name in enumerate(names)}
+    code = {name: i for i, name in enumerate((*names, REST))}
     (a_ns, a_kinds), (b_ns, b_kinds) = _pooled(a, code), _pooled(b, code)
-    counts = [np.bincount(kinds, minlength=len(names)) for kinds in (a_kinds, b_kinds)]
-    unseen = float(counts[1][counts[0] == 0].sum() / len(b_kinds))
-    rare = np.minimum(*counts) < KIND_REQUESTS_MIN
-    shares = [count / count.sum() for count in counts]
-    rest = [float(part[rare].sum()) for part in shares]
-    weights = np.divide(shares[1], shares[0], out=np.ones(len(names)), where=~rare)
-    # Rare kinds change their weight together; where only B has any of them, nothing of A can stand for them.
-    weights[rare] = rest[1] / rest[0] if rest[0] else 0.0
-    before, after = (
-        _weighted_quantile(a_ns, np.ones(len(a_ns)), share),
-        _weighted_quantile(b_ns, np.ones(len(b_ns)), share),
+    # A handful of requests cannot stand for many: kinds of which A has few are one kind together.
+    few = np.bincount(a_kinds, minlength=len(code))
+    rare = np.flatnonzero((few > 0) & (few < KIND_REQUESTS_MIN))
+    for kinds in (a_kinds, b_kinds):
+        kinds[np.isin(kinds, rare)] = code[REST]
+    of_a, of_b = (np.bincount(kinds, minlength=len(code)) / len(kinds) for kinds in (a_kinds, b_kinds))
+    weights = np.divide(of_b, of_a, out=np.zeros(len(code)), where=of_a > 0)[a_kinds] / len(a_kinds)
+    new = (of_a == 0)[b_kinds]
+    before, after = (_weighted_quantile(ns, np.ones(len(ns)), share) for ns in (a_ns, b_ns))
+    between = _weighted_quantile(
+        np.concatenate([a_ns, b_ns[new]]), np.concatenate([weights, np.full(int(new.sum()), 1 / len(b_kinds))]), share
     )
-    between = _weighted_quantile(a_ns, weights[a_kinds], share)
-    kinds = [Kind(name, float(shares[0][i]), float(shares[1][i])) for name, i in code.items() if not rare[i]]
-    if any(rest):
-        kinds.append(Kind(REST, *rest))
-    kinds.sort(key=lambda kind: -abs(kind.b_share - kind.a_share))
-    return Mix(before, after, between - before, after - between, unseen, kinds)
+    kinds_told = [Kind(name, float(of_a[i]), float(of_b[i])) for name, i in code.items() if of_a[i] or of_b[i]]
+    kinds_told.sort(key=lambda kind: -abs(kind.b_share - kind.a_share))
+    return Mix(before, after, between - before, after - between, float(new.mean()), kinds_told)
 
 
 def _pooled(runs: Sequence[Run], code: Mapping[str, int]) -> tuple[IntArray, IntArray]:
@@ -182,7 +179,5 @@ def _pooled(runs: Sequence[Run], code: Mapping[str, int]) -> tuple[IntArray, Int
 def _weighted_quantile(values: IntArray, weights: FloatArray, share: float) -> int:
     order = np.argsort(values, kind="stable")
     sums = np.cumsum(weights[order])
-    if not sums[-1]:
-        order, sums = np.argsort(values, kind="stable"), np.arange(1.0, len(values) + 1)
     at = int(np.searchsorted(sums, share * sums[-1] * (1 - 1e-12)))
     return int(values[order[min(at, len(values) - 1)]])

@@ -14,6 +14,8 @@ PART_SHARE_MIN = 0.005
 PARTS_MAX = 8
 """Segments whose part changed by less than this share of the quantile, or beyond this count, are summed up."""
 KINDS_MAX = 3
+MIX_SHARE_MIN = 0.1
+"""What grew and shrank in the mix is told if the mix has this share in the difference."""
 FACTS_MAX = 10
 WARNINGS_MAX = 12
 
@@ -75,10 +77,11 @@ def _value(name: str, value: float) -> str:
     return f"{value:,.1f} /s" if name == "throughput" else f"{ms(value)} ms"
 
 
-def ms(ns: float) -> str:
-    """Nanoseconds as milliseconds with three digits or more that mean something."""
+def ms(ns: float, sign: str = "") -> str:
+    """Nanoseconds as milliseconds with three digits or more that mean something; with `sign` "+", always signed."""
     value = ns / 1e6
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
+    digits = 0 if abs(value) >= 1_000 else 1 if abs(value) >= 100 else 2
+    return f"{value:{sign},.{digits}f}"
 
 
 def _change(m: Measure, value: float) -> str:
@@ -118,11 +121,13 @@ def _where(c: Comparison) -> Iterator[str]:
 def _mix(c: Comparison) -> Iterator[str]:
     m, name = c.mix, quantile_name(c.quantile)
     yield (
-        f"traffic or system? {name} of all requests {ms(m.a_ns)} -> {ms(m.b_ns)} ms: {m.mix_ns / 1e6:+.3f} ms since B "
-        f"was asked for other sizes or models, {m.rate_ns / 1e6:+.3f} ms since the same took another time"
+        f"traffic or system? {name} of all requests {ms(m.a_ns)} -> {ms(m.b_ns)} ms: {ms(m.mix_ns, '+')} ms since B "
+        f"was asked for other sizes or models, {ms(m.rate_ns, '+')} ms since the same took another time"
     )
     if m.unseen_share > 0.001:
         yield f"  {m.unseen_share:.1%} of B's requests are of kinds that A never had"
+    if abs(m.mix_ns) < MIX_SHARE_MIN * abs(m.b_ns - m.a_ns):
+        return
     for kind in [k for k in m.kinds if abs(k.b_share - k.a_share) > 0.01][:KINDS_MAX]:
         yield f"  {visible(kind.name)}: {kind.a_share:.1%} of A's requests, {kind.b_share:.1%} of B's"
 

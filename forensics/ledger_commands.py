@@ -11,7 +11,6 @@ import click
 
 from forensics.compare_commands import Choices, compare_paths, comparison_options
 from shared import clock
-from shared.vitals import usable_cores
 
 if TYPE_CHECKING:
     from forensics.ledger import Ledger
@@ -186,6 +185,8 @@ def _git(folder: Path, *words: str) -> str:
 
 def _machine() -> dict[str, Any]:
     """This machine, as far as it matters to a measurement."""
+    from shared.vitals import usable_cores
+
     return {
         "host": platform.node(),
         "cpu": _cpu_name(),
