@@ -134,8 +134,10 @@ def compare_paths(a: Sequence[str], b: Sequence[str], choices: Choices, more: Se
 
     try:
         folders = runs_in(a), runs_in(b)
-        if shared := {f.name for f in folders[0]} & {f.name for f in folders[1]}:
-            raise LogError(f"{', '.join(sorted(shared))} is on both sides; a run cannot be compared with itself")
+        places = [{path.resolve(): f.name for f in side for path in f.paths} for side in folders]
+        if both := places[0].keys() & places[1].keys():
+            twice = sorted({places[0][path] for path in both})
+            raise LogError(f"{', '.join(twice)} is on both sides; a run cannot be compared with itself")
         sliced = len(folders[0]) == len(folders[1]) == 1
         if choices.slices and not sliced:
             raise LogError("--slices is for a single run a side; several runs are compared as they are")

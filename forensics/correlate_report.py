@@ -61,6 +61,9 @@ def _table(r: Response) -> Iterator[str]:
     yield from (_band_line(r, b) for b in r.bands)
     if (a := r.adjusted) is None:
         return
+    if a.strata == 1:
+        yield "  all of them are of one size and hour: there is nothing to adjust for"
+        return
     yield (
         f"  adjusted for size and hour: {a.strata_used} of {a.strata} strata hold every band, with {a.covered:.0%} of "
         "the requests"

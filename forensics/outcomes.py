@@ -21,7 +21,7 @@ from forensics.store import Store
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-ROWS_MAX = 5_000_000
+ROWS_MAX = 2_000_000
 OUTCOMES_MAX = 20
 KEYS = ("id", "request_id", "x_request_id", "label", "client_id", "x_tailrace_request_id")
 """Names of the column that names the request, the first that is there; case and dashes do not matter."""

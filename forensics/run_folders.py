@@ -51,7 +51,7 @@ def runs_in(texts: Sequence[str]) -> list[Folder]:
             runs = list(_runs(path))
             if not runs:
                 raise LogError(f"no log (*.jsonl, *.jsonl.zst or an archive of `tailrace logs compact`) lies in {path}")
-            found.update((path, Folder(str(path), logs)) for path, logs in runs)
+            found.update((path.resolve(), Folder(str(path), logs)) for path, logs in runs)
     if len(found) > RUNS_MAX:
         raise LogError(f"{len(found)} runs are more than the {RUNS_MAX} that are compared at once")
     return list(found.values())

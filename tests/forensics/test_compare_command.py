@@ -106,6 +106,7 @@ def test_two_versions_within_one_set_of_logs(canary: Path) -> None:
         (["{runs}/old", "{runs}/nowhere"], "there is no"),
         (["{runs}/old", "{runs}/new-*"], "there is no"),
         (["{runs}/old", "{runs}/old"], "cannot be compared with itself"),
+        (["{runs}/old", "{runs}/new/../old/run-1"], "cannot be compared with itself"),
         (["{runs}/old", "{runs}/empty"], "no log"),
         (["{runs}/old", "{runs}/new", "--slices", "4"], "for a single run a side"),
         (["{runs}/old", "{runs}/new", "--fail-if", "p99>5%"], "write p99>+5%"),
