@@ -1,0 +1,68 @@
+"""B1: full garbage collections in the workers, over many live objects, every so many passes.
+
+As where a model keeps a large cache of Python objects, and a library calls `gc.collect()` now and then to be tidy.
+"""
+
+import gc
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bench.lineup.inside import Inside
+from bench.lineup.labels import Truth
+from bench.lineup.mechanisms import blame, everywhere
+from bench.lineup.scenario import Scenario, Span, Strength
+from bench.lineup.stack import Stack
+
+
+def hold(inside: Inside, *, objects: int) -> None:
+    """Fill the cache, and keep it out of collections as everything else that was there at the start."""
+    inside.state["cache"] = [{"id": i, "self": None} for i in range(objects)]
+    for entry in inside.state["cache"]:
+        entry["self"] = entry  # a cycle, so that the collector must follow it
+    gc.freeze()
+
+
+def begin(inside: Inside, *, every: int) -> None:
+    """From now on the cache counts, and every so many passes are followed by a full collection."""
+    gc.unfreeze()
+    model, passes = inside.model, 0
+    split = model.split
+
+    def tidy(*arguments: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        if passes % every == 1:
+            gc.collect()
+        return split(*arguments)
+
+    model.split = tidy
+
+
+def end(inside: Inside) -> None:
+    """Stop that."""
+    del inside.model.split
+    gc.freeze()
+
+
+async def prepare(stack: Stack, strength: Strength) -> None:
+    await everywhere(stack, "hold", objects=round(strength["objects"]))
+
+
+@asynccontextmanager
+async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Truth) -> AsyncIterator[None]:
+    blame(truth, *stack.workers)
+    await everywhere(stack, "begin", every=round(strength["every"]))
+    yield
+    await everywhere(stack, "end")
+
+
+SCENARIO = Scenario(
+    cause="B1",
+    mechanism="gc.collect() every so many passes over a cache of objects",
+    inject=inject,
+    prepare=prepare,
+    segments=("post", "stream_wait", "batch_wait", "collate", "forward", "dispatch", "deliver"),
+    strength={"objects": Span(400_000, 1_200_000), "every": Span(60, 40)},
+)
