@@ -1,7 +1,9 @@
 """The ordinary life in which a fault happens: which model, how much traffic of which kind, how many workers."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bench.arrivals import Arrivals
 from bench.lineup.sizes import Constant, LogNormal, Mix
@@ -21,7 +23,8 @@ class ModelOptions:
     """Longer requests are cut off."""
     rows_max: int = 16
     linger_ms: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)
+    warm_up_rows: int = 8
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """What only some scenario's own model knows."""
 
 

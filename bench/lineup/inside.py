@@ -46,6 +46,8 @@ class Inside:
     state: dict[str, Any] = field(default_factory=dict)
     """Whatever one function wants to leave for the next."""
     gate: threading.Event = field(default_factory=threading.Event)
+    settings: Any = None
+    """What the process was started with."""
 
     @property
     def served(self) -> Any:
@@ -111,9 +113,16 @@ class Door:
     def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         if name == "open_gate":
             return self._inside.gate.set()
-        if self._module is None:
-            raise LookupError(f"no scenario is loaded, so there is no function {name}")
-        return getattr(self._module, name)(self._inside, **arguments)
+        function = getattr(self._module, name, None) or getattr(_links(), name, None)
+        if function is None:
+            raise LookupError(f"the scenario's file has no function {name}")
+        return function(self._inside, **arguments)
+
+
+def _links() -> ModuleType:
+    from bench.lineup import links
+
+    return links
 
 
 def _flags(words: list[str]) -> dict[str, str]:
@@ -144,7 +153,8 @@ def _run_gateway(inside: Inside, door: Door, flags: dict[str, str]) -> int:
             return super()._understand(*arguments)
 
     _replace(gateway, Inference=Inference, tell_ready=door.tell_ready)
-    return gateway.main(load(GatewaySettings, flags=flags, environ=os.environ))
+    inside.settings = load(GatewaySettings, flags=flags, environ=os.environ)
+    return gateway.main(inside.settings)
 
 
 def _run_worker(inside: Inside, door: Door, flags: dict[str, str]) -> int:
@@ -170,7 +180,8 @@ def _run_worker(inside: Inside, door: Door, flags: dict[str, str]) -> int:
     _replace(worker, WorkerLoop=WorkerLoop, _serve=serve_once_told)
     if not os.environ.get(STANDBY_VARIABLE):
         _replace(worker, tell_ready=door.tell_ready)
-    return worker.main(load(WorkerSettings, flags=flags, environ=os.environ))
+    inside.settings = load(WorkerSettings, flags=flags, environ=os.environ)
+    return worker.main(inside.settings)
 
 
 def main() -> int:

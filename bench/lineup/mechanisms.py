@@ -1,6 +1,8 @@
 """What several scenarios use: schedules of episodes in the recorder, and things to do inside of a process."""
 
 import asyncio
+import dataclasses
+import gc
 import os
 import random
 import signal
@@ -104,3 +106,66 @@ def _spin(core: int, duty: float) -> None:
             sum(range(200))
         if duty < 1:
             time.sleep((1 - duty) * SLICE_NS / 1e9)
+
+
+def hold_objects(inside: Inside, *, objects: int) -> None:
+    """Fill a cache with Python objects, and keep it out of collections as everything that is there at the start."""
+    cache: list[dict[str, Any]] = [{"id": i} for i in range(objects)]
+    for entry in cache:
+        entry["self"] = entry  # a cycle, so that the collector must follow it
+    inside.state["cache"] = cache
+    gc.freeze()
+
+
+class Collector:
+    """Collects all garbage at every `every`th call, as a library that wants to be tidy."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._calls = 0
+
+    def __call__(self) -> None:
+        """Once more."""
+        self._calls += 1
+        if self._calls % self._every == 1:
+            gc.collect()
+
+
+def slow_down(inside: Inside, *, factor: float) -> None:
+    """In a worker: every step of a pass takes `factor` times the CPU time, as on a core with a lower clock."""
+    model = inside.model
+    plain = {"collate": burn, "split": burn, "forward": lambda ns: _compute(model, ns)}
+
+    def slower(step: Callable[..., Any], more: Callable[[int], None]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            began_ns = clock.thread_cpu_ns()
+            result = step(*arguments)
+            more(int((factor - 1) * (clock.thread_cpu_ns() - began_ns)))
+            return result
+
+        return run
+
+    for name, more in plain.items():
+        setattr(model, name, slower(getattr(model, name), more))
+
+
+def full_speed(inside: Inside) -> None:
+    """In a worker: end what `slow_down` began."""
+    for name in ("collate", "split", "forward"):
+        delattr(inside.model, name)
+
+
+def _compute(model: Any, cpu_ns: int) -> None:
+    """More of what a forward does: kernels, which let other threads run."""
+    until_ns = clock.thread_cpu_ns() + cpu_ns
+    while clock.thread_cpu_ns() < until_ns:
+        for _ in range(4):
+            _ = model.fixed @ model.fixed
+
+
+def note_config(inside: Inside, **changes: Any) -> None:
+    """Tell in the log that settings were changed; the values are told, and nothing else."""
+    from shared.events import Cfg
+
+    log = inside.worker._log
+    log.write(Cfg({**dataclasses.asdict(inside.settings), **changes}))

@@ -122,12 +122,12 @@ async def _phases(
     readings = [machine.read(pids)]
     await _until(at_ns[2])
     readings.append(machine.read(pids))
-    started_us = clock.wall_us()
     if run.twin:
+        started_us = clock.wall_us()
         await _until(at_ns[3])
     else:
         async with run.scenario.inject(stack, rng, run.scenario.strength_at(run.share), truth):
-            started_us = truth.started_unix_us or clock.wall_us()
+            started_us = clock.wall_us()
             await _until(at_ns[3])
     ended_us = clock.wall_us()
     readings.append(machine.read(pids))
@@ -145,7 +145,7 @@ async def _phases(
         window=Window(
             warm_up_us=at_us[0], baseline_us=at_us[1], fault_us=at_us[2], recovery_us=at_us[3], end_us=at_us[4]
         ),
-        started_us=started_us,
+        started_us=truth.started_unix_us or started_us,
         ended_us=ended_us,
         ended=stack.clients.ended,
         baseline=machine.between(readings[0], readings[1]),

@@ -11,6 +11,7 @@ from bench.lineup.backgrounds import Background
 NAMES = ("encoder", "ranker", "tagger", "matcher", "scorer", "reader")
 OPTIONS_FILE = "options.json"
 _TOML = """max_batch_size = {rows_max}
+warm_up_rows = {warm_up_rows}
 [[inputs]]
 name = "tokens"
 datatype = "INT64"
@@ -39,7 +40,8 @@ def make(
     version = directory / name / "1"
     version.mkdir(parents=True)
     wanted = background.model
-    toml = _TOML.format(rows_max=wanted.rows_max, linger_us=round(wanted.linger_ms * 1000))
+    linger_us = round(wanted.linger_ms * 1000)
+    toml = _TOML.format(rows_max=wanted.rows_max, linger_us=linger_us, warm_up_rows=wanted.warm_up_rows)
     (version / "model.toml").write_text(toml)
     (version / OPTIONS_FILE).write_text(json.dumps(options))
     module, _, kind = model.partition(":")

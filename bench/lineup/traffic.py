@@ -38,6 +38,8 @@ class Traffic:
         self.mix: Mix = background.mix
         self.change: Callable[[int, float], tuple[int, bool]] | None = None
         """From (length, another number drawn from 0 to 1) to the length to send, and whether it is special."""
+        self.ready: dict[int, bytes] = {}
+        """Bodies by length that are too long to be made while others wait; see `make_ready`."""
         self.sent: dict[int, Sent] = {}
         """By the identity of the message's bytes, which live as long as their exchange."""
         self._background = background
@@ -65,12 +67,20 @@ class Traffic:
 
     def request(self, tokens: int, *, special: bool = False) -> Request:
         """A request of so many tokens."""
+        body = self.ready.get(tokens)
+        return self.of_body(body or self._body(tokens), tokens, special=special)
+
+    def make_ready(self, tokens: int) -> None:
+        """Make the body of so long requests once for all."""
+        self.ready[tokens] = self._body(tokens)
+
+    def _body(self, tokens: int) -> bytes:
         at = self._contents.randrange(POOL_TOKENS)
         data = self._pool[at : at + tokens]
         while len(data) < tokens:
-            data = data + self._pool[: tokens - len(data)]
+            data += self._pool[: tokens - len(data)]
         tensor = {"name": "tokens", "datatype": "INT64", "shape": [1, tokens], "data": data}
-        return self.of_body(orjson.dumps({"inputs": [tensor]}), tokens, special=special)
+        return orjson.dumps({"inputs": [tensor]})
 
     def of_body(self, body: bytes, tokens: int, *, special: bool = False) -> Request:
         """A request with this body."""

@@ -11,33 +11,23 @@ from typing import Any
 
 from bench.lineup.inside import Inside
 from bench.lineup.labels import Truth
-from bench.lineup.mechanisms import blame, everywhere
+from bench.lineup.mechanisms import Collector, blame, everywhere, hold_objects
 from bench.lineup.scenario import Scenario, Span, Strength
 from bench.lineup.stack import Stack
 
-
-def hold(inside: Inside, *, objects: int) -> None:
-    """Fill the cache, and keep it out of collections as everything else that was there at the start."""
-    inside.state["cache"] = [{"id": i, "self": None} for i in range(objects)]
-    for entry in inside.state["cache"]:
-        entry["self"] = entry  # a cycle, so that the collector must follow it
-    gc.freeze()
+__all__ = ["SCENARIO", "hold_objects"]
 
 
 def begin(inside: Inside, *, every: int) -> None:
     """From now on the cache counts, and every so many passes are followed by a full collection."""
     gc.unfreeze()
-    model, passes = inside.model, 0
-    split = model.split
+    split, tidy = inside.model.split, Collector(every)
 
-    def tidy(*arguments: Any) -> Any:
-        nonlocal passes
-        passes += 1
-        if passes % every == 1:
-            gc.collect()
+    def split_and_tidy(*arguments: Any) -> Any:
+        tidy()
         return split(*arguments)
 
-    model.split = tidy
+    inside.model.split = split_and_tidy
 
 
 def end(inside: Inside) -> None:
@@ -47,7 +37,7 @@ def end(inside: Inside) -> None:
 
 
 async def prepare(stack: Stack, strength: Strength) -> None:
-    await everywhere(stack, "hold", objects=round(strength["objects"]))
+    await everywhere(stack, "hold_objects", objects=round(strength["objects"]))
 
 
 @asynccontextmanager
