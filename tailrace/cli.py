@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import click
 
 from forensics.commands import audit_command, explain_command, requests_command
-from forensics.diagnose_command import diagnose_command
 from forensics.compare_commands import compare_command
 from forensics.correlate_command import correlate_command
+from forensics.diagnose_command import diagnose_command
 from forensics.ledger_commands import ledger_command
 from forensics.log_commands import logs_command, sql_command
 from shared.errors import SettingsError

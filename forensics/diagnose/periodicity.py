@@ -8,9 +8,11 @@ from forensics.statistics.periods import Clock, find_period
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Slow requests come back after `length` of the `clock`: ns of "time", "requests", or "bytes". `seconds` is how long
-    that takes, for requests and bytes in the mean; `cycles` of it were seen. For the share `duty` of each cycle requests
-    are `amplitude_ms` slower than in the rest."""
+    """Slow requests come back after `length` of the `clock`: ns of "time", "requests", or "bytes".
+
+    `seconds` is how long that takes, for requests and bytes in the mean; `cycles` of it were seen. For the share `duty`
+    of each cycle requests are `amplitude_ms` slower than in the rest.
+    """
 
     clock: Clock
     length: float
