@@ -391,7 +391,13 @@ def _events(store: Store) -> list[Event]:
     # A process that was not there yet did nothing until its first line.
     hellos = store.rows("SELECT proc, inst, clock, mono, wall_us FROM raw.hello WHERE proc = 'worker'")
     absent = [Event("absent", proc, inst, c, mono - ABSENT_NS, mono, us, {}) for proc, inst, c, mono, us in hellos]
-    return [*absent, *(Event(*row, json.decode(attrs or "{}")) for *row, attrs in rows)]
+    return [
+        *absent,
+        *(
+            Event(kind, proc, inst, c, start, end, us, json.decode(attrs or "{}"))
+            for kind, proc, inst, c, start, end, us, attrs in rows
+        ),
+    ]
 
 
 def _samples(store: Store) -> list[Samples]:

@@ -23,7 +23,7 @@ _SHARE_HEIGHT = 50.0
 
 def lettered(c: Composition) -> Iterator[tuple[str, str, Part]]:
     """Each part with its letter and the classes of its colour: a tone of its kind, the strongest for the largest."""
-    tones = {}
+    tones: dict[str, int] = {}
     for kind in {part.kind for part in c.parts}:
         of_kind = sorted((part for part in c.parts if part.kind == kind), key=lambda part: -max(part.ms))
         tones |= {part.name: i % TONES for i, part in enumerate(of_kind)}
