@@ -64,7 +64,7 @@ _ALL = (
           "Keep fewer live objects in the gateway (requests in flight), freeze what is loaded, raise the thresholds.",
           "The gateway's loop stalls as long without a collection."),
     Cause("B3", "gateway_loop", "Something blocks the gateway's event loop", ("gw_loop", "gw_wake", "downlink"),
-          "Find the blocking call (`tailrace profile`), move it to a thread or a process.",
+          "Find the blocking call (`py-spy dump --pid PID` while it stalls), move it to a thread or a process.",
           "The loop's beat was on time while requests stalled."),
     Cause("B4", "payload", "Large payloads take time to parse and to send",
           ("recv", "pre", "pull", "render", "respond"),
