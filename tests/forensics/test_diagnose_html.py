@@ -263,7 +263,7 @@ def test_the_axis_has_a_bound_for_every_length_of_time(found: Diagnosis) -> None
         (1_000_000, "09:00:00.0"),
         (60_000_000, "09:00:00"),
         (7_200_000_000, "09:00"),
-        (40 * 86_400_000_000, "2026-12-02"),
+        (40 * 86_400_000_000, "2026-12-03"),
     ],
 )
 def test_an_axis_is_labelled_as_exactly_as_it_must_be(span_us: int, first: str) -> None:

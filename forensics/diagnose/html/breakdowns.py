@@ -120,7 +120,7 @@ CLASSES_MAX = 8
 COLUMNS_MAX = 9
 COLUMN_SHARE_MIN = 0.01
 SIZES_MAX = 7
-BY_NAME = ("worker", "model", "tenant", "gateway", "route")
+BY_NAME = ("worker", "model", "tenant", "gateway")
 
 
 def blames(case: Case) -> list[Blame]:
