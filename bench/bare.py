@@ -135,6 +135,8 @@ class Crew:
         ran = await _all(member.hear(Ran, within_s=length_s + PASS_LIMIT_S) for member in members)
         for member in members:
             member.tell(Halt())
+        # Whatever is measured next must not meet their last passes.
+        await _all(member.hear(Ready, within_s=PASS_LIMIT_S) for member in members)
         return sample_of(ran)
 
     async def _end(self) -> None:

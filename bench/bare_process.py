@@ -161,7 +161,7 @@ def _obey(ear: Ear, held: dict[str, Held], say: Callable[[Reply], None]) -> None
                 while not ear.hears:
                     runner.once()
             case Halt():
-                pass  # heard
+                say(Ready())
 
 
 def _load(setup: Setup) -> list[Held]:

@@ -45,7 +45,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
-    """Stop what goes on."""
+    """Stop what goes on; the answer is `Ready`."""
 
 
 Command = Prepare | Go | Halt
@@ -70,7 +70,7 @@ class Began(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Prepared."""
+    """Prepared, or stopped."""
 
 
 class Ran(msgspec.Struct, frozen=True, tag=True):
