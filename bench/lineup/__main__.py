@@ -1,6 +1,7 @@
 """`python -m bench.lineup`: plan, record and score a lineup."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 
 import click
 
-from bench.lineup import calibration, recorder, runs
+from bench.lineup import calibration, labels, leak, recorder, runs, score
+from bench.lineup.adapter import COMMAND, ByCommand
+from bench.lineup.judge import CONFIDENT
 from bench.lineup.runs import Run, Seconds
 from bench.lineup.scenario import DEVELOPMENT, ScenarioError
 from shared import humanlog
@@ -139,6 +142,48 @@ def record(
     speed = calibration.measure()
     failed = uvloop.run(recorder.record_all(wanted, out, speed, again=again, say=click.echo))
     sys.exit(1 if failed else 0)
+
+
+@cli.command(name="score", short_help="Diagnose every log of a set, and compare with the truth.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--command", default="", help="How to diagnose; {logs} is the folder. Default: tailrace diagnose.")
+@click.option("--baselines-only", is_flag=True, help="Only the rules that a diagnosis must beat.")
+@click.option("--with-flagged", is_flag=True, help="Also the runs in which the machine was not ours.")
+@click.option("--confident", default=CONFIDENT, show_default=True, help="From here on a finding counts as an alarm.")
+@click.option("--only", multiple=True, help="Only this cause, or this run.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write OUT.json and OUT.md.")
+def score_command(
+    directory: Path, command: str, baselines_only: bool, with_flagged: bool, confident: float, only: tuple[str, ...],
+    out: Path | None,
+) -> None:  # fmt: skip
+    """Diagnose every log of a set, and compare with the truth; the baselines beside it."""
+    diagnose = None if baselines_only else ByCommand(tuple(shlex.split(command)) if command else COMMAND)
+    scores = score.score(
+        directory, diagnose, with_flagged=with_flagged, confident=confident, only=only,
+        say=lambda text: click.echo(text, err=True),
+    )  # fmt: skip
+    told = score.to_json(scores)
+    click.echo(score.to_markdown(told))
+    for run, why in list(scores.failed.items())[:3]:
+        click.echo(f"no verdict of {run}: {why}", err=True)
+    if out:
+        score.write(told, out)
+
+
+@cli.command(name="leak", short_help="Does any text in the logs tell the label?")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def leak_command(directory: Path) -> None:
+    """Let a classifier guess each run's cause from names, paths and other free texts: it must not beat chance."""
+    truths = labels.read_all(directory)
+    words = leak.in_logs({truth.run: directory / "logs" / truth.run for truth in truths})
+    found = leak.test([words[truth.run] for truth in truths], [truth.cause for truth in truths])
+    click.echo(
+        f"{found.accuracy:.1%} of {len(truths)} labels guessed from texts, {found.by_chance:.1%} with shuffled labels; "
+        f"p = {found.p_value:.3f}"
+    )
+    if found.is_there:
+        click.echo(f"the labels leak, most of all by {', '.join(found.telling)}")
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ VERSION = 1
 class Truth:
     """What an injection knows of itself; its `inject` fills it in while it works.
 
-    `culprit_kind` says what `culprit_ids` are: worker, gateway, request, process. `request_labels` are the labels of
-    requests at fault, which the recorder turns into ids. Episodes are (start, end) on the wall clock, us.
+    `culprit_kind` says what `culprit_ids` are: worker, gateway, request, redis. Those of requests are filled in by the
+    recorder, from `request_labels`, or else from all requests that the traffic calls special. Episodes are (start, end)
+    on the wall clock, us.
     """
 
     period_s: float = 0.0

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import deque
 from typing import Any
 
 import uvloop
@@ -20,12 +21,27 @@ class Links:
         """Mean of an exponential time on top."""
         self._rng = random.Random(0)
         self._loop = uvloop.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._servers: list[asyncio.Server] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def serve(self, at: str, upstream: str) -> None:
         """Listen on a unix socket, and pass on to another."""
         server = self._loop.create_unix_server(lambda: _End(self, upstream), at)
-        asyncio.run_coroutine_threadsafe(server, self._loop).result()
+        self._servers.append(asyncio.run_coroutine_threadsafe(server, self._loop).result())
+
+    def close(self) -> None:
+        """Listen no more; the connections must have ended."""
+
+        async def end() -> None:
+            for server in self._servers:
+                server.close()
+            await asyncio.sleep(0)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop)
+        self._thread.join()
+        self._loop.close()
 
     def seeded(self, seed: int) -> None:
         """Let chance begin anew."""
@@ -43,7 +59,8 @@ class _Half(asyncio.Protocol):
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._latest_ns = 0
+        self._late: deque[tuple[int, bytes]] = deque()
+        """What waits, by when it is due."""
         self.other: Any = None
         self.early: list[bytes] = []
         self.transport: Any = None
@@ -55,13 +72,26 @@ class _Half(asyncio.Protocol):
         if self.other is None:
             self.early.append(data)
             return
-        now_ns = clock.now_ns()
-        due_ns = max(now_ns + int(self._links.draw_s() * 1e9), self._latest_ns)
-        if due_ns <= now_ns:
+        delay_s = self._links.draw_s()
+        if not delay_s and not self._late:
             self.other.write(data)
             return
-        self._latest_ns = due_ns
-        asyncio.get_running_loop().call_later((due_ns - now_ns) / 1e9, self.other.write, data)
+        # Behind what is late already: a stream has no gaps.
+        due_ns = max(clock.now_ns() + int(delay_s * 1e9), self._late[-1][0] if self._late else 0)
+        self._late.append((due_ns, data))
+        if len(self._late) == 1:
+            self._wait()
+
+    def _wait(self) -> None:
+        left_s = max(0, self._late[0][0] - clock.now_ns()) / 1e9
+        asyncio.get_running_loop().call_later(left_s, self._write_late)
+
+    def _write_late(self) -> None:
+        self.other.write(self._late.popleft()[1])
+        while self._late and self._late[0][0] <= clock.now_ns():
+            self.other.write(self._late.popleft()[1])
+        if self._late:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.other is not None:

@@ -72,7 +72,7 @@ async def _live(run: Run, directory: Path, speed: Speed) -> _Recorded:
     scenario, background = run.scenario, run.background
     rng = random.Random(run.seed)
     model = repository.make(
-        directory / "models", background, speed.options(background.model),
+        directory / "models", background, {**speed.options(background.model), "threads": background.threads},
         model=scenario.model, beside=run.path.parent, rng=rng,
     )  # fmt: skip
     plan = Plan(
@@ -164,9 +164,9 @@ def _labels(run: Run, recorded: _Recorded, logs: Path) -> Labels:
     figure = scenario.impact.value if scenario.is_fault else Impact.P99.value
     expected = scenario.cause if not scenario.is_fault or rises[figure].is_real else CLEAN
     ids = {ended.sent.label: ended.id for ended in recorded.ended if ended.id}
-    if truth.request_labels:
-        truth.culprit_kind = "request"
-        truth.culprit_ids += [ids[label] for label in truth.request_labels if label in ids]
+    if truth.culprit_kind == "request":
+        special = truth.request_labels or [e.sent.label for e in recorded.ended if e.sent.special]
+        truth.culprit_ids += [ids[label] for label in special if label in ids]
     late_ms = sorted((e.sent_ns - e.intended_ns) / 1e6 for e in recorded.ended if e.sent_ns)
     late_p99_ms = late_ms[int(0.99 * len(late_ms))] if late_ms else 0.0
     failed = sum(ended.status != 200 for ended in recorded.ended)

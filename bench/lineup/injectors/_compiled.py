@@ -4,6 +4,7 @@ The compiler is our own: it takes its time, and gives back what dynamo traced, w
 done once. So no C++ compiler is needed, it takes the same time everywhere, and what it gives back is faster.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,13 +23,9 @@ class Compiled(Tokens):
     """`options.extra`: `compile_ms` a compilation, `recompile_limit`, `repeats` of the work if it is not compiled."""
 
     def load(self, context: LoadContext) -> None:
-        import torch._dynamo as dynamo
-
         super().load(context)
         self._compile_ms = 0.0  # the warm-up does not count
-        dynamo.config.recompile_limit = round(self.options["recompile_limit"])
-        dynamo.config.accumulated_recompile_limit = 100_000
-        dynamo.config.fail_on_recompile_limit_hit = False
+        self._thread = threading.local()
         # Few layers, so that tracing takes no longer than it is told; each does the work of several.
         self.turns = max(1, round(self.layers / LAYERS))
         repeats = round(self.options["repeats"])
@@ -42,10 +39,14 @@ class Compiled(Tokens):
 
         self._core = torch.compile(core, backend=self._compile, dynamic=False)
         self._known: list[int] = [round(size) for size in self.options["known"]]
+        # What is compiled holds for a number of threads; ours is that of the device.
+        usual = torch.get_num_threads()
+        torch.set_num_threads(self.options["threads"])
         with torch.inference_mode():
             for rows in ROWS:
                 for size in self._known:
                     self.compute(torch.zeros(rows, size, self.embedding.shape[1]))
+        torch.set_num_threads(usual)
         self._compile_ms = self.options["compile_ms"]
 
     def collate(self, requests: Sequence[ModelRequest]) -> Padded:
@@ -60,6 +61,9 @@ class Compiled(Tokens):
         return super().split(outputs[: len(requests)], requests, batch)
 
     def compute(self, x: Tensor) -> Tensor:
+        if not hasattr(self._thread, "is_set"):
+            _set_limit(round(self.options["recompile_limit"]))
+            self._thread.is_set = True
         for _ in range(self.turns):
             x = self._core(x, *self.layer)
         return x
@@ -73,6 +77,14 @@ class Compiled(Tokens):
 
 ROWS = (1, 2, 4)
 """Batches have so many rows, or are filled up to that."""
+
+
+def _set_limit(recompile_limit: int) -> None:
+    """How many graphs a function may have; each thread has a setting of its own."""
+    import torch._dynamo as dynamo
+
+    dynamo.config.recompile_limit = recompile_limit
+    dynamo.config.accumulated_recompile_limit = 100_000
 
 
 def _once(graph: torch.fx.Graph) -> None:

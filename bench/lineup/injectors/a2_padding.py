@@ -17,6 +17,7 @@ from bench.lineup.stack import Stack
 
 @asynccontextmanager
 async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Truth) -> AsyncIterator[None]:
+    truth.culprit_kind = "request"
     tokens, share = round(strength["tokens"]), strength["long_share"]
     stack.traffic.change = lambda usual, other: (tokens, True) if other < share else (usual, False)
     yield

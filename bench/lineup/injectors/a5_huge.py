@@ -15,6 +15,7 @@ from shared import clock
 
 @asynccontextmanager
 async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Truth) -> AsyncIterator[None]:
+    truth.culprit_kind = "request"
     tokens = round(strength["tokens"])
 
     async def ask() -> None:

@@ -15,6 +15,7 @@ LARGE_SHARE = 0.04
 
 @asynccontextmanager
 async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Truth) -> AsyncIterator[None]:
+    truth.culprit_kind = "request"
     tokens = round(strength["tokens"])
     stack.traffic.make_ready(tokens)
     stack.traffic.change = lambda usual, other: (tokens, True) if other < LARGE_SHARE else (usual, False)

@@ -51,7 +51,7 @@ SCENARIO = Scenario(
     inject=inject,
     prepare=prepare,
     segments=("forward", "stream_wait", "batch_wait"),
-    strength={"tries": Span(8, 20)},
+    strength={"tries": Span(4, 9)},
     backgrounds=_TUNED,
     model="_tuned.py:Tuned",
 )

@@ -40,5 +40,6 @@ SCENARIO = Scenario(
     inject=inject,
     segments=("forward", "stream_wait", "batch_wait"),
     strength={"threads": Span(3, 5)},
-    worker_environment={"OMP_WAIT_POLICY": "ACTIVE"},
+    # Threads wait actively for some milliseconds and not for ever: the machine must come to rest when it is over.
+    worker_environment={"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "1000000"},
 )

@@ -24,6 +24,6 @@ SCENARIO = Scenario(
     mechanism="busy processes pinned to every core",
     inject=inject,
     segments=("forward", "stream_wait", "batch_wait", "dispatch", "collate", "deliver", "downlink"),
-    strength={"count": Span(2, 4), "duty": Span(0.8, 0.98)},
+    strength={"count": Span(3, 6), "duty": Span(0.8, 0.98)},
     helpers=1,
 )

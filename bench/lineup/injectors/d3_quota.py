@@ -10,10 +10,12 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
+from bench.lineup.backgrounds import ROWS, TEXTS
 from bench.lineup.inside import Inside
 from bench.lineup.labels import Truth
 from bench.lineup.mechanisms import blame
@@ -28,21 +30,33 @@ V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 @contextmanager
 def quota(pid: int, cores: float) -> Iterator[None]:
     """Let a process use so many cores at most. Raises OSError where that is not allowed."""
-    root = V1 if (V1 / "cpu.cfs_quota_us").exists() or (V1 / "cgroup.procs").exists() else V2
-    group = root / uuid.uuid4().hex[:12]
+    usual = group_of(pid)
+    group = usual / uuid.uuid4().hex[:12]
     group.mkdir()
     try:
-        if root == V1:
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text(f"{round(cores * PERIOD_US)} {PERIOD_US}")
+        else:
             (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (group / "cpu.cfs_quota_us").write_text(str(round(cores * PERIOD_US)))
-        else:
-            (group / "cpu.max").write_text(f"{round(cores * PERIOD_US)} {PERIOD_US}")
         (group / "cgroup.procs").write_text(str(pid))
         yield
     finally:
         if psutil.pid_exists(pid):
-            (root / "cgroup.procs").write_text(str(pid))
+            (usual / "cgroup.procs").write_text(str(pid))
         group.rmdir()
+
+
+def group_of(pid: int) -> Path:
+    """The folder of the control group that rules over a process' CPU time."""
+    unified = V2
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return V1 / path.lstrip("/")
+        if not controllers:
+            unified = V2 / path.lstrip("/")
+    return unified
 
 
 def stop_and_go(inside: Inside, *, pids: list[int], cores: float) -> None:
@@ -99,6 +113,8 @@ SCENARIO = Scenario(
     mechanism="a CPU quota of the workers' control groups",
     inject=inject,
     segments=("forward", "stream_wait", "batch_wait", "dispatch", "collate", "post", "out_loop", "deliver"),
-    strength={"cores": Span(0.5, 0.4)},
+    # They need about a third of a core, in bursts.
+    strength={"cores": Span(0.42, 0.35)},
+    backgrounds=(TEXTS, replace(ROWS, name="rows1", workers=1, rate_per_s=35)),
     helpers=1,
 )

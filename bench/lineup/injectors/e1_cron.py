@@ -37,6 +37,6 @@ SCENARIO = Scenario(
     mechanism="a job on all cores at every fifth second of the wall clock",
     inject=inject,
     segments=("forward", "stream_wait", "batch_wait", "dispatch", "collate", "deliver", "downlink"),
-    strength={"job_s": Span(0.5, 1.0), "count": Span(4, 7)},
+    strength={"job_s": Span(0.6, 1.0), "count": Span(8, 14)},
     helpers=1,
 )
