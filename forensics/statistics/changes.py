@@ -7,11 +7,11 @@ before and far after give two histograms, and the change is where the likelihood
 is greatest. Instants that are nearly as likely are the interval. Neighbouring requests say the same thing twice, so
 "nearly" is 1.92 (95 % of chi-squared / 2) times the integrated autocorrelation time of what they say.
 
-Measured (single server, 26/s, 300 s, load 0.39 and 0.52, 40 seeds each; change of service by 25 %, 8 ms more linger, 3 %
-of requests 200 ms slower with and without others waiting for them): the interval has the truth in 88 to 97 %; with 1.92
-alone it would be 7 to 85 %. Two histograms are off by 0.1 to 1.2 s in the median; two log-normals, which suit a stall
-of a few requests badly, by 0.1 to 2.1 s. The slowest 5 % show 3 % slow requests in 20 of 20 runs where p95 shows them
-in 9: a bin has too few for p95 to reach them.
+Measured (single server, 26/s, 300 s, load 0.39 and 0.52, 40 seeds each; change of service by 25 %, 8 ms more linger,
+3 % of requests 200 ms slower with and without others waiting for them): the interval has the truth in 88 to 97 %;
+with 1.92 alone it would be 7 to 85 %. Two histograms are off by 0.1 to 1.2 s in the median; two log-normals, which
+suit a stall of a few requests badly, by 0.1 to 2.1 s. The slowest 5 % show 3 % slow requests in 20 of 20 runs where
+p95 shows them in 9: a bin has too few for p95 to reach them.
 """
 
 from collections.abc import Sequence
@@ -101,9 +101,8 @@ def find_changes(
     `at_ns` should be arrivals: a change of the system shows up to one latency early then, since it also meets those
     who wait already.
 
-    Measured on the worlds of the module's docstring, 20 seeds each: see `tests/forensics/statistics/test_changes.py`.
-    A million requests take SPEED_1M, 10,000 SPEED_10K.
-    """
+    Measured on the worlds of the module's docstring, 20 seeds each: see
+    `tests/forensics/statistics/test_change_points.py`."""
     if len(at_ns) < 2 or (value_ns is not None and len(value_ns) != len(at_ns)):
         return []
     at_ns, *values = in_order(at_ns, *([] if value_ns is None else [value_ns]))

@@ -93,8 +93,6 @@ def mine(
     All arrays are [requests]: `excess_ns` is latency less expectation, which may be negative; `strata` and `clusters`
     are codes >= 0. Comparisons are made within the strata (load and size, say), so what only goes with them is not
     told.
-
-    MEASURED
     """
     if len(excess_ns) < 2 * support_min:
         return []
@@ -204,7 +202,7 @@ class _Table:
             # No pair has more than all the slow excess of its requests: if that is too thin, so is what remains.
             if count < support_min or count in (a.requests, b.requests) or most_ns[i, j] / count < density:
                 continue
-            group = self.group(a.terms + b.terms, members)
+            group = self.group(tuple(sorted(a.terms + b.terms)), members)
             if group.excess_ns / group.requests >= density:
                 found.append(group)
         return found

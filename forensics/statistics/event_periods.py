@@ -1,7 +1,7 @@
 """Do events come back? For a clean list of instants: stalls, collections of garbage, reconnects.
 
-The H-test (de Jager, Raubenheimer and Swanepoel, 1989): Z_m^2 = 2/N sum over k <= m of |sum_j e^(2 pi i k f t_j)|^2 says
-how unevenly the events lie in a period of 1/f, with m harmonics for how narrow they lie; H = max over m of
+The H-test (de Jager, Raubenheimer and Swanepoel, 1989): Z_m^2 = 2/N sum over k <= m of |sum_j e^(2 pi i k f t_j)|^2
+says how unevenly the events lie in a period of 1/f, with m harmonics for how narrow they lie; H = max over m of
 Z_m^2 - 4 m + 4 chooses m. All frequencies at once by a Fourier transform of the events' series.
 
 Its table says p = e^(-0.4 H) for one frequency and many events. Here there are many frequencies and few events, so what

@@ -87,7 +87,8 @@ def _two_sided(chances: Floats, seen: int) -> float:
 
 
 def _doubled_ranks(values: Floats) -> Ints:
-    """Twice the ranks from 1, in the order of `values`; those that tie share the mean, so twice it is a whole number."""
+    """Twice the ranks from 1, in the order of `values`; those that tie share the mean, so twice it is a whole
+    number."""
     _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[at].astype(np.int64)

@@ -38,16 +38,20 @@ def pelt(series: Floats, *, piece_min: int = PIECE_MIN) -> list[int]:
     best[0] = -penalty
     cut = np.zeros(count + 1, dtype=np.int64)
     open_cuts = np.zeros(0, dtype=np.int64)
+    open_until = np.zeros(0, dtype=np.int64)
     for end in range(piece_min, count + 1):
         if np.isfinite(best[end - piece_min]):
-            open_cuts = np.append(open_cuts, end - piece_min)
-        length = end - open_cuts
+            open_cuts, open_until = np.append(open_cuts, end - piece_min), np.append(open_until, count + 1)
         step = sums[end] - sums[open_cuts]
-        costs = best[open_cuts] + squares[end] - squares[open_cuts] - step * step / length
+        costs = best[open_cuts] + squares[end] - squares[open_cuts] - step * step / (end - open_cuts)
         least = int(np.argmin(costs))
         best[end], cut[end] = costs[least] + penalty, open_cuts[least]
-        # Who cannot win now never will: whatever comes costs at least as much with the older start.
-        open_cuts = open_cuts[costs < best[end]]
+        # Who costs more than a cut here never wins again: whatever comes is at least as dear with the older start.
+        # But a
+        # piece that begins here must first be long enough.
+        open_until[costs >= best[end]] = np.minimum(open_until[costs >= best[end]], end + piece_min)
+        still = open_until > end + 1
+        open_cuts, open_until = open_cuts[still], open_until[still]
     starts = []
     at = count
     while (at := int(cut[at])) > 0:
