@@ -9,7 +9,7 @@ style that this module put there, by their hashes.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from forensics.diagnose.catalogue import CAUSES
 from forensics.diagnose.diagnosis import Diagnosis
 from forensics.diagnose.html import svg
 from forensics.diagnose.html.findings import why
-from forensics.diagnose.html.markup import Markup, data_block, element
+from forensics.diagnose.html.markup import Child, Markup, data_block, element
 from forensics.diagnose.html.plots import Panel, panels
-from forensics.diagnose.report_text import facts, headline, when_told
+from forensics.diagnose.report_text import facts, headline, kind_told, when_told, who_told
 
 
 def write_html(path: Path, diagnosis: Diagnosis, *, logs: Sequence[Path] = ()) -> None:
@@ -46,7 +46,7 @@ def render(diagnosis: Diagnosis, *, logs: Sequence[Path] = ()) -> str:
         _header(diagnosis),
         element(
             "main",
-            None if diagnosis.refused else [why(diagnosis, logs), _when(diagnosis)],
+            None if diagnosis.refused else _answers(diagnosis, logs),
             element("section", element("h2", "Plots"), [_section(panel) for panel in shown], id="plots"),
         ),
         element("footer", "Made by tailrace diagnose. Times are UTC. This file loads nothing."),
@@ -54,6 +54,16 @@ def render(diagnosis: Diagnosis, *, logs: Sequence[Path] = ()) -> str:
         Markup(f"<script>{script}</script>"),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _answers(d: Diagnosis, logs: Sequence[Path]) -> list[Child]:
+    """Why, when, for whom, and what kind of slowness it is."""
+    return [
+        why(d, logs),
+        _told("when", "When", when_told(d)),
+        _told("who", "Who", who_told(d)),
+        _told("kind", "What kind", kind_told(d)),
+    ]
 
 
 def _header(d: Diagnosis) -> Markup:
@@ -87,10 +97,10 @@ def _verdict(d: Diagnosis) -> str:
     return f"{d.verdict} {CAUSES[d.verdict].name}" if d.verdict in CAUSES else d.verdict
 
 
-def _when(d: Diagnosis) -> Markup:
-    return element(
-        "section", element("h2", "When"), element("ul", [element("li", line) for line in when_told(d)]), id="when"
-    )
+def _told(identity: str, title: str, lines: Iterable[str]) -> Markup | None:
+    """A section of sentences, as the terminal has them; None without any."""
+    items = [element("li", line) for line in lines]
+    return element("section", element("h2", title), element("ul", items), id=identity) if items else None
 
 
 def _section(panel: Panel) -> Markup:

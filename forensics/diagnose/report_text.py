@@ -64,7 +64,8 @@ def when_told(d: Diagnosis) -> Iterator[str]:
         )
 
 
-def _who(d: Diagnosis) -> Iterator[str]:
+def who_told(d: Diagnosis) -> Iterator[str]:
+    """What slow requests have in common."""
     for c in d.who[:WHO_MAX]:
         terms = " and ".join(f"{visible(t.attribute)} {visible(t.value)}" for t in c.terms)
         yield (
@@ -75,7 +76,8 @@ def _who(d: Diagnosis) -> Iterator[str]:
         yield "no attribute that the slow requests have in common, beyond size and load"
 
 
-def _rules(d: Diagnosis) -> Iterator[str]:
+def kind_told(d: Diagnosis) -> Iterator[str]:
+    """What kind of slowness it is, and how often it comes."""
     yield from (rule.says for rule in d.rules)
     if d.period is not None:
         yield told(d.period)
@@ -95,7 +97,7 @@ def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
     yield ""
     yield "WHEN"
     yield from (f"  {line}" for line in when_told(d))
-    for title, lines in (("WHO", _who(d)), ("WHAT KIND", _rules(d))):
+    for title, lines in (("WHO", who_told(d)), ("WHAT KIND", kind_told(d))):
         if shown := list(lines):
             yield ""
             yield title
@@ -158,7 +160,7 @@ def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
     yield "### When"
     yield ""
     yield from (f"- {_escaped(line)}" for line in when_told(d))
-    for title, lines in (("Who", _who(d)), ("What kind", _rules(d))):
+    for title, lines in (("Who", who_told(d)), ("What kind", kind_told(d))):
         if shown := list(lines):
             yield ""
             yield f"### {title}"

@@ -22,6 +22,7 @@ from forensics.diagnose.html.markup import VOID
 from forensics.diagnose.periodicity import Period
 from forensics.diagnose.report_html import render
 from forensics.diagnose_command import diagnose_command
+from forensics.statistics.periods import Clock
 from forensics.store import open_store
 
 REQUESTS = 10_000
@@ -66,6 +67,11 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def policy_of(page: Page) -> str:
+    """Its content security policy."""
+    return next(a["content"] for a in page.named("meta") if a.get("http-equiv") == "Content-Security-Policy")
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     """Ten thousand requests of a fleet in which every name is an attack, and that is slow every 700 ms."""
@@ -79,7 +85,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     with open_store([logs]) as store:
         found = diagnose(store, now_us=NOW_US)
     assert not found.refused
-    found.case.__dict__["period"] = Period("time", 0.7, 4)
+    found.case.__dict__["period"] = Period(Clock.TIME, 0.7e9, 0.7, 4.5, 0.1, 20.0)
     return found
 
 
@@ -103,7 +109,7 @@ def test_no_name_in_a_log_becomes_markup(report: str) -> None:
     assert not page.named("img")
     assert len(page.named("script")) == 2
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
-    assert any("w-0</script><img src=x onerror=alert(1)>\"'&<!--\\u202e\\n" in text for text in page.text)
+    assert any("w-0</script><img src=x onerror=alert(1)>\"'&<!--\\u202e" in text for text in page.text)
     assert "\u202e" not in report
 
 
@@ -126,7 +132,7 @@ def test_the_report_loads_nothing(report: str) -> None:
     (style,) = re.findall(r"<style>(.*?)</style>", report, re.S)
     assert "url(" not in style
     assert "@import" not in style
-    policy = next(a["content"] for a in page.named("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    policy = policy_of(page)
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
 
@@ -135,9 +141,10 @@ def test_only_our_own_script_and_style_run(report: str) -> None:
     """The policy names both by their hashes."""
     (style,) = re.findall(r"<style>(.*?)</style>", report, re.S)
     (script,) = re.findall(r"<script>(.*?)</script>", report, re.S)
-    for text in (style, script):
+    policy = policy_of(Page(report))
+    for kind, text in (("style", style), ("script", script)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"'sha256-{digest}'" in report
+        assert f"{kind}-src 'sha256-{digest}';" in policy
 
 
 def test_ten_thousand_requests_fit_in_a_mail(report: str) -> None:
@@ -235,10 +242,23 @@ def test_the_fold_counts_each_request_in_its_phase(found: Diagnosis) -> None:
     assert folded.mean_ms.shape[1] == len(folded.requests)
 
 
+@pytest.mark.parametrize(("clock", "length"), [(Clock.REQUESTS, 1_000.0), (Clock.BYTES, 2_380_000.0)])
+def test_a_fold_by_another_clock_has_its_own_cycles(
+    found: Diagnosis, monkeypatch: pytest.MonkeyPatch, clock: Clock, length: float
+) -> None:
+    """Every thousandth request, and so many bytes: ten cycles of a tenth of the requests each."""
+    monkeypatch.setitem(found.case.__dict__, "period", Period(clock, length, 0.3, 10.0, 0.1, 20.0))
+    folded = breakdowns.folded(found.case)
+    assert folded is not None
+    assert len(folded.mean_ms) == pytest.approx(10, abs=1)
+    assert folded.at(1.0) == f"{length:,.0f}"
+    assert f"every {length:,.0f} {clock.value}" in render(found)
+
+
 def test_without_a_period_nothing_is_folded(found: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     """No plot pretends one."""
     monkeypatch.setitem(found.case.__dict__, "period", None)
-    assert "plot-fold" not in render(found)
+    assert 'id="plot-fold"' not in render(found)
 
 
 def test_the_axis_has_a_bound_for_every_length_of_time(found: Diagnosis) -> None:
@@ -284,8 +304,8 @@ def test_what_cannot_be_said_is_not_drawn(tmp_path: Path) -> None:
     assert found.refused
     text = render(found)
     assert "cannot say" in text
-    assert "plot-time" in text
-    assert "plot-where" not in text
+    assert 'id="plot-time"' in text
+    assert 'id="plot-where"' not in text
     assert Page(text).wrong == []
 
 

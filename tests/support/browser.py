@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,12 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
+_MOVE = """import fcntl, os, sys
+read, write = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 100) for fd in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])"""
+"""A browser reads from file descriptor 3 and writes to 4; ours have any numbers."""
 ANSWER_S = 60.0
 """A browser that is silent for longer has died."""
 
@@ -34,10 +41,9 @@ def browser(width_px: int = 1160, height_px: int = 1600) -> Iterator["Page"]:
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="tr-browser-", ignore_cleanup_errors=True) as profile:
-        # It reads from file descriptor 3 and writes to 4; a shell moves ours there.
-        command = [program, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width_px},{height_px}"]
+        options = [*FLAGS, f"--user-data-dir={profile}", f"--window-size={width_px},{height_px}"]
         process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$@" 3<&{to_read} 4>&{from_write}', "sh", *command, "--remote-debugging-pipe"],
+            [sys.executable, "-c", _MOVE, str(to_read), str(from_write), program, *options, "--remote-debugging-pipe"],
             pass_fds=(to_read, from_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -77,7 +77,7 @@ def fold(folded: Folded) -> Markup:
     )
     return svg.picture(
         "plot-fold",
-        f"Latency folded at a period of {folded.period.seconds:.4g} s",
+        f"Latency folded at a period of {folded.at(1.0)}",
         bottom + 6,
         svg.cells(level, _LEFT, _TOP, _PLOT, height),
         element("rect", x=_LEFT, y=_TOP, width=_PLOT, height=height, class_="frame"),
@@ -86,7 +86,7 @@ def fold(folded: Folded) -> Markup:
         [
             element(
                 "text",
-                f"{folded.period.seconds * quarter / 4:.3g} s",
+                folded.at(quarter / 4),
                 x=_LEFT + _PLOT * quarter / 4,
                 y=_TOP + height + 15,
                 class_=("tick", "tick mid", "tick mid", "tick mid", "tick end")[quarter],

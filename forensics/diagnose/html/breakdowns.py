@@ -9,6 +9,7 @@ from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import MS, Case
 from forensics.diagnose.periodicity import Period
 from forensics.diagnose.window import Floats, Ints, Requests
+from forensics.statistics.periods import Clock
 from forensics.statistics.quantiles import allocate
 from shared.timeline import CLASS_OF
 
@@ -86,6 +87,12 @@ class Folded:
     requests: Ints
     slow: Ints
     slow_ms: float
+
+    def at(self, phase: float) -> str:
+        """Where in the period a phase (0 to 1) is, in the unit of its clock."""
+        if self.period.clock is Clock.TIME:
+            return f"{self.period.length * phase / 1e9:.3g} s"
+        return f"{self.period.length * phase:,.0f}"
 
 
 def compositions(case: Case) -> tuple[Composition, Composition]:
@@ -189,17 +196,17 @@ PER_CELL = 3
 
 
 def folded(case: Case) -> Folded | None:
-    """Latency by phase and cycle; None when it does not come back."""
+    """Latency by phase and cycle, on the clock that it comes back by; None when it does not."""
     period = case.period
-    if period is None or period.seconds <= 0:
+    if period is None:
         return None
-    at_s = _position_s(case, period)
-    cycle = np.floor(at_s / period.seconds).astype(np.int64)
+    turns = _position(case, period) / period.length
+    cycle = np.floor(turns).astype(np.int64)
     cycles = int(cycle.max()) + 1
     per_row = -(-cycles // CYCLE_ROWS_MAX)
     rows = -(-cycles // per_row)
-    phases = int(np.clip(len(at_s) // (rows * PER_CELL), 12, PHASES_MAX))
-    phase = np.minimum((at_s / period.seconds % 1.0 * phases).astype(np.int64), phases - 1)
+    phases = int(np.clip(len(turns) // (rows * PER_CELL), 12, PHASES_MAX))
+    phase = np.minimum((turns % 1.0 * phases).astype(np.int64), phases - 1)
     cell = cycle // per_row * phases + phase
     counts = np.bincount(cell, minlength=rows * phases)
     sums = np.bincount(cell, weights=case.e2e_ms, minlength=rows * phases)
@@ -211,16 +218,15 @@ def folded(case: Case) -> Folded | None:
     return Folded(period, per_row, mean_ms, by_phase, slow_by_phase, slow_ms)
 
 
-def _position_s(case: Case, period: Period) -> Floats:
-    """Where each request stands on the clock of the period, in seconds since the first one. For requests and bytes:
-    their share of the whole, as if they came evenly, which is what their period in seconds means, too."""
+def _position(case: Case, period: Period) -> Floats:
+    """Where each request stands on the period's clock: ns, requests or bytes since the first."""
     r = case.window.requests
-    if period.clock == "time":
-        since_first: Floats = (r.at_us - r.at_us[0]) / 1e6
-        return since_first
-    weights = np.ones(len(r), dtype=np.int64)
-    if period.clock == "bytes":
-        weights = r.numbers["bytes_in"] + r.numbers["bytes_out"]
-    passed = np.cumsum(weights) - weights
-    position: Floats = passed / max(1, int(weights.sum())) * case.window.seconds
-    return position
+    match period.clock:
+        case Clock.TIME:
+            since_first: Floats = (r.at_us - r.at_us[0]) * 1e3
+            return since_first
+        case Clock.REQUESTS:
+            return np.arange(len(r), dtype=np.float64)
+        case Clock.BYTES:
+            sizes = r.numbers["bytes_in"]
+            return np.cumsum(sizes, dtype=np.float64) - sizes

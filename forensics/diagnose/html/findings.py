@@ -48,7 +48,8 @@ def _card(d: Diagnosis, ranked: Ranked, place: int, logs: Sequence[Path]) -> Mar
         element(
             "dl",
             _named(f"{p} without it", f"{svg.ms(d.value_ms - f.delta_ms)} ({-f.delta_ms:+.1f} ms)"),
-            _named("of what the tail has more", f"{ranked.explained:.0%}"),
+            _named("the tail, mean", f"{-f.gain.tail_ms:+.1f} ms"),
+            _named("explains", f"{ranked.explained:.0%}"),
             _named(
                 "confidence", f"{ranked.confidence:.0%} ",
                 element("meter", value=ranked.confidence, min=0, max=1, aria_label=f"confidence of finding {place}"),

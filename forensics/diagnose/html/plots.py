@@ -14,7 +14,9 @@ from forensics.diagnose.html import breakdown_charts, breakdowns, over_time, svg
 from forensics.diagnose.html.breakdowns import Blame, BlameRow, Composition, Folded
 from forensics.diagnose.html.markup import Child, Markup, element
 from forensics.diagnose.html.over_time import HeatMap, Lane, Load, TimeAxis
+from forensics.diagnose.periodicity import told
 from forensics.diagnose.report_text import clock
+from forensics.statistics.periods import Clock
 
 BY = {"size": "size, as its model counts (tokens or rows)"}
 EVENTS_TOLD_MAX = 80
@@ -179,19 +181,18 @@ def _matrix(blame: Blame) -> Markup:
 
 
 def _folded(f: Folded) -> Panel:
-    seconds = f.period.seconds
     phases = len(f.requests)
     cycles = "a cycle" if f.cycles_per_row == 1 else f"{f.cycles_per_row} cycles"
-    by = "" if f.period.clock == "time" else f", by the number of {f.period.clock}"
+    unit = "" if f.period.clock is Clock.TIME else f", {f.period.clock.value}"
     note = (
-        f"Slow requests come back every {seconds:.4g} s{by} ({f.period.cycles:g} cycles). Each row is {cycles}, the "
-        f"first on top; the colour is the mean latency. If it truly comes back, the dark cells stand below each other. "
-        f"Under it, the share of requests that took more than {svg.ms(f.slow_ms)}, over all cycles."
+        f"{told(f.period).capitalize()}. Each row is {cycles}, the first on top; the colour is the mean latency. "
+        "Where it truly comes back, cells of the same colour stand below each other. Under it, the share of requests "
+        f"that took more than {svg.ms(f.slow_ms)}, over all cycles."
     )
     levels = svg.value_levels(f.mean_ms)
     table: list[list[Child]] = [
         [
-            f"{seconds * i / phases:.3g} to {seconds * (i + 1) / phases:.3g}",
+            f"{f.at(i / phases)} to {f.at((i + 1) / phases)}",
             f"{int(f.requests[i]):,}",
             f"{f.slow[i] / max(1, f.requests[i]):.1%}",
         ]
@@ -201,10 +202,10 @@ def _folded(f: Folded) -> Panel:
         element("p", note, id="plot-fold-note"),
         _key("mean ms in a cell", levels, "{:.3g}"),
         element("div", breakdown_charts.fold(f), class_="scroll"),
-        _table("by phase", ("phase, s", "requests", "slow"), table),
+        _table("by phase", (f"phase{unit}", "requests", "slow"), table),
     ]
     data = {
-        "seconds": seconds,
+        "from": [f.at(i / phases) for i in range(phases + 1)],
         "per_row": f.cycles_per_row,
         "mean": [_rounded(row) for row in f.mean_ms],
         "requests": f.requests.tolist(),

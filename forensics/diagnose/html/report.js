@@ -91,9 +91,8 @@
   }
 
   function foldTold(column, row) {
-    var f = data.fold, phases = f.requests.length;
-    var lines = ["phase " + (f.seconds * column / phases).toPrecision(3) + " to " +
-      (f.seconds * (column + 1) / phases).toPrecision(3) + " s: " + f.requests[column] + " requests, " +
+    var f = data.fold;
+    var lines = ["phase " + f.from[column] + " to " + f.from[column + 1] + ": " + f.requests[column] + " requests, " +
       (100 * f.slow[column] / Math.max(1, f.requests[column])).toFixed(1) + " % slow"];
     if (row !== null) {
       var first = row * f.per_row + 1;
