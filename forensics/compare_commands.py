@@ -160,27 +160,26 @@ def compare_versions(
 ) -> "Comparison":
     """Compare two versions of a model within one set of logs. Bad input ends the command with status 2."""
     from forensics.compare import compare
-    from forensics.run_folders import Folder, read_versions, versions_in
+    from forensics.run_folders import Folder, read_versions
     from forensics.store import LogError
 
     paths = tuple(map(Path, logs)) or (DEFAULT,)
     folder = Folder(", ".join(map(str, paths)), paths)
     try:
-        model, versions = _versions(versions_in(folder, choices.model), of_a, of_b)
-        runs = read_versions(folder, versions, _asked(choices, model), choices.slices)
+        found = read_versions(folder, lambda known: _versions(known, of_a, of_b), _asked(choices), choices.slices)
     except (LogError, ValueError) as e:
         raise click.UsageError(str(e)) from e
-    names = f"{model} version {versions[0]}", f"{model} version {versions[1]}"
+    names = f"{found.model} version {found.a_version}", f"{found.model} version {found.b_version}"
     return compare(
-        *runs, names=names, quantile_of=choices.quantile, more_quantiles=more, confidence=choices.confidence,
-        sliced=True,
+        found.a, found.b, names=names, quantile_of=choices.quantile, more_quantiles=more,
+        confidence=choices.confidence, sliced=True,
     )  # fmt: skip
 
 
-def _asked(choices: Choices, model: str = "") -> "Asked":
+def _asked(choices: Choices) -> "Asked":
     from forensics.run_folders import Asked
 
-    return Asked((choices.quantile,), model or choices.model, choices.skip_s)
+    return Asked((choices.quantile,), choices.model, choices.skip_s)
 
 
 def _two_sides(paths: Sequence[str], of_a: Sequence[str], of_b: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
@@ -193,9 +192,7 @@ def _two_sides(paths: Sequence[str], of_a: Sequence[str], of_b: Sequence[str]) -
     raise click.UsageError("name two sides: A B, or --a DIR and --b DIR (each as often as you like), or --by version")
 
 
-def _versions(
-    known: Sequence[tuple[str, str]], of_a: Sequence[str], of_b: Sequence[str]
-) -> tuple[str, tuple[str, str]]:
+def _versions(known: Sequence[tuple[str, str]], of_a: Sequence[str], of_b: Sequence[str]) -> tuple[str, str, str]:
     """The model and its two versions, the one asked for first as A. Raises ValueError."""
     told = ", ".join(f"{model}/{version}" for model, version in known) or "none"
     if len(of_a) > 1 or len(of_b) > 1 or len(of_a) != len(of_b):
@@ -216,4 +213,4 @@ def _versions(
     ((model, versions),) = fitting.items()
     if chosen is None and len(versions) != 2:
         raise ValueError(f"{model} has the versions {', '.join(versions)}; name two of them with --a and --b")
-    return model, chosen or (versions[0], versions[1])
+    return (model, *(chosen or (versions[0], versions[1])))

@@ -1,6 +1,6 @@
 """Which runs a side of a comparison has, from the paths that name it, and the figures of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
@@ -36,6 +36,17 @@ class Asked:
     def after_warm_up(self, first_us: int) -> Window:
         """The window that begins when what is skipped is over."""
         return Window(since_us=first_us + round(self.skip_s * 1e6), model=self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRuns:
+    """Two versions of a model, and the slices of each."""
+
+    model: str
+    a_version: str
+    b_version: str
+    a: Sequence[Run]
+    b: Sequence[Run]
 
 
 def runs_in(texts: Sequence[str]) -> list[Folder]:
@@ -88,15 +99,22 @@ def read_slices(folder: Folder, asked: Asked, count: int | None) -> list[Run]:
     with open_store(folder.paths) as store:
         bounds = _whole(store, folder.name, asked)
         window = asked.after_warm_up(bounds[0])
-        return _sliced(store, folder.name, window, (window.since_us, bounds[1]), asked, count)
+        doubts = _doubts(store, folder.name)
+        return _sliced(store, folder.name, window, (window.since_us, bounds[1]), asked, count, doubts)
 
 
 def read_versions(
-    folder: Folder, versions: tuple[str, str], asked: Asked, count: int | None
-) -> tuple[list[Run], list[Run]]:
+    folder: Folder, choose: Callable[[Sequence[tuple[str, str]]], tuple[str, str, str]], asked: Asked, count: int | None
+) -> VersionRuns:
     """The slices of two versions of a model within one set of logs. Where both were served at the same time, their
-    slices are of the same times. Raises LogError and ValueError."""
+    slices are of the same times.
+
+    `choose` gets each (model, version), by when it was asked for first, and returns the model and the two versions.
+    Raises LogError and ValueError, and what `choose` raises.
+    """
     with open_store(folder.paths) as store:
+        model, *versions = choose(_known(store, asked.model))
+        asked = replace(asked, model=model)
         window = asked.after_warm_up(_whole(store, folder.name, asked)[0])
         windows = [replace(window, version=version) for version in versions]
         spans = []
@@ -108,22 +126,21 @@ def read_versions(
         shorter = min(b - a for a, b in spans)
         if last - first > shorter / 2:
             spans = [(first, last), (first, last)]
+        doubts = _doubts(store, folder.name)
         sides = [
-            _sliced(store, f"version {one.version}", one, span, asked, count)
+            _sliced(store, f"version {one.version}", one, span, asked, count, doubts)
             for one, span in zip(windows, spans, strict=True)
         ]
-        return sides[0], sides[1]
+        return VersionRuns(model, versions[0], versions[1], *sides)
 
 
-def versions_in(folder: Folder, model: str) -> list[tuple[str, str]]:
-    """The models and versions that were asked for, by when each was asked first. Raises LogError."""
-    with open_store(folder.paths) as store:
-        rows = store.rows(
-            "SELECT model, version FROM requests WHERE model <> '' AND version <> '' AND (? = '' OR model = ?) "
-            "GROUP BY ALL ORDER BY min(started_at)",
-            [model, model],
-        )
-        return [(str(m), str(v)) for m, v in rows]
+def _known(store: Store, model: str) -> list[tuple[str, str]]:
+    rows = store.rows(
+        "SELECT model, version FROM requests WHERE model <> '' AND version <> '' AND (? = '' OR model = ?) "
+        "GROUP BY model, version ORDER BY min(started_at), model, version",
+        [model, model],
+    )
+    return [(str(m), str(v)) for m, v in rows]
 
 
 def _whole(store: Store, name: str, asked: Asked) -> tuple[int, int]:
@@ -134,9 +151,14 @@ def _whole(store: Store, name: str, asked: Asked) -> tuple[int, int]:
 
 
 def _sliced(
-    store: Store, name: str, window: Window, span: tuple[int, int], asked: Asked, count: int | None
+    store: Store,
+    name: str,
+    window: Window,
+    span: tuple[int, int],
+    asked: Asked,
+    count: int | None,
+    doubts: Sequence[str],
 ) -> list[Run]:
-    doubts = _doubts(store, name)
     if count is None:
         whole = read_run(store, name, replace(window, since_us=span[0], until_us=span[1] + 1), ())
         beyond = len(whole.e2e_ns) * (1 - max(asked.quantiles))
