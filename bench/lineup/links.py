@@ -21,7 +21,7 @@ class Links:
         """Mean of an exponential time on top."""
         self._rng = random.Random(0)
         self._loop = uvloop.new_event_loop()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.AbstractServer] = []
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 

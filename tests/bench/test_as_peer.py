@@ -35,7 +35,7 @@ def test_the_driver_finds_one_more_server(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout == (
         "['other', 'tailrace'] ['closed', '--w', 'W1'] /v2/models/m/infer W1 5 [1.5] "
-        "['tailrace', 'up', '--port', '18800', '--threads']\n"
+        "['tailrace', 'up', '--port', '18800', '--workers']\n"
     )
 
 
