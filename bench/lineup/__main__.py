@@ -151,16 +151,18 @@ def record(
 @click.option("--with-flagged", is_flag=True, help="Also the runs in which the machine was not ours.")
 @click.option("--confident", default=CONFIDENT, show_default=True, help="From here on a finding counts as an alarm.")
 @click.option("--only", multiple=True, help="Only this cause, or this run.")
+@click.option("--without", multiple=True, metavar="TYPE", help="Hide this type of record, such as evt or res.")
+@click.option("--procs", multiple=True, metavar="KIND", help="Show the logs of these processes only, such as gateway.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write OUT.json and OUT.md.")
 def score_command(
     directory: Path, command: str, baselines_only: bool, with_flagged: bool, confident: float, only: tuple[str, ...],
-    out: Path | None,
+    without: tuple[str, ...], procs: tuple[str, ...], out: Path | None,
 ) -> None:  # fmt: skip
     """Diagnose every log of a set, and compare with the truth; the baselines beside it."""
     diagnose = None if baselines_only else ByCommand(tuple(shlex.split(command)) if command else COMMAND)
     scores = score.score(
-        directory, diagnose, with_flagged=with_flagged, confident=confident, only=only,
-        say=lambda text: click.echo(text, err=True),
+        directory, diagnose, with_flagged=with_flagged, confident=confident, only=only, without=without,
+        procs=procs, say=lambda text: click.echo(text, err=True),
     )  # fmt: skip
     told = score.to_json(scores)
     click.echo(score.to_markdown(told))

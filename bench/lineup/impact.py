@@ -48,8 +48,13 @@ def rise(
     at_us: Sequence[int], latency_ms: Sequence[float], *, before: tuple[int, int], during: tuple[int, int],
     figure: str, seed: int = 0,
 ) -> Rise:  # fmt: skip
-    """Compare the requests that began in two windows [from, to), us; `figure` is p50 or p99."""
+    """Compare the requests that began in two windows [from, to), us; `figure` is p50 or p99.
+
+    What was under way when the first window ended belongs to neither.
+    """
     at, ms = np.asarray(at_us, np.int64), np.asarray(latency_ms, np.float64)
+    kept = (at >= before[1]) | (at + ms * 1000 < before[1])
+    at, ms = at[kept], ms[kept]
     quantile = {"p50": 0.5, "p99": 0.99}[figure]
     rng = np.random.default_rng(seed)
     sides = [_blocks(at, ms, window) for window in (before, during)]

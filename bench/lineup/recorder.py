@@ -221,6 +221,8 @@ async def record_all(
         taken_s = (clock.now_ns() - began_ns) / 1e9
         left_s = taken_s / number * (len(todo) - number)
         say(f"    {taken_s:.0f} s so far, about {left_s:.0f} s to go")
+    if todo:
+        say(f"{len(todo)} runs in {(clock.now_ns() - began_ns) / 1e9:.0f} s, {failures} of them failed")
     return failures
 
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.lineup import baselines, labels
+from bench.lineup.ablate import ablate
 from bench.lineup.adapter import Diagnose, NoVerdict, Verdict
 from bench.lineup.judge import CONFIDENT, Judgement, by_cause, figures, judge
 from bench.lineup.labels import Labels
@@ -69,10 +71,13 @@ def score(
     with_flagged: bool = False,
     confident: float = CONFIDENT,
     only: Sequence[str] = (),
+    without: Collection[str] = (),
+    procs: Collection[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Scores:
     """Score the set in `directory`. Without `diagnose`, only the baselines. Runs in which others used the machine are
-    left out unless `with_flagged`; `only`: causes, or ids of runs."""
+    left out unless `with_flagged`; `only`: causes, or ids of runs. `without` types of record, and of some kinds of
+    process only (`procs`): what is diagnosed is then a copy of the log with less in it."""
     everything = labels.read_all(directory)
     deltas = measured_deltas(everything)
     wanted = [one for one in everything if not one.twin and (not only or one.cause in only or one.run in only)]
@@ -82,16 +87,16 @@ def score(
     facts: dict[str, Facts] = {}
     failed: dict[str, str] = {}
     for number, truth in enumerate(kept, 1):
-        logs = directory / "logs" / truth.run
-        with open_store([logs]) as store:
-            facts[truth.run] = facts_of(store)
-            verdicts = {name: rule(store) for name, rule in rules.items()}
-        if diagnose:
-            verdicts[OURS] = Verdict()
-            try:
-                verdicts[OURS] = diagnose(logs)
-            except NoVerdict as e:
-                failed[truth.run] = str(e)
+        with _less(directory / "logs" / truth.run, without, procs) as logs:
+            with open_store([logs]) as store:
+                facts[truth.run] = facts_of(store)
+                verdicts = {name: rule(store) for name, rule in rules.items()}
+            if diagnose:
+                verdicts[OURS] = Verdict()
+                try:
+                    verdicts[OURS] = diagnose(logs)
+                except NoVerdict as e:
+                    failed[truth.run] = str(e)
         for name, verdict in verdicts.items():
             if name == OURS and verdict.unexplained_share is None:
                 verdict = replace(verdict, unexplained_share=facts[truth.run].unexplained_share)
@@ -101,6 +106,17 @@ def score(
             say(f"[{number}/{len(kept)}] {truth.run} {truth.scenario}: {last.named or 'nothing'} {last.confidence:.2f}")
     left_out = [f"{one.run} {one.scenario}: {'; '.join(one.flags)}" for one in wanted if one not in kept]
     return Scores(judgements, facts, left_out, failed)
+
+
+@contextlib.contextmanager
+def _less(logs: Path, without: Collection[str], procs: Collection[str]) -> Iterator[Path]:
+    """The log, or a copy with less in it."""
+    if not without and not procs:
+        yield logs
+        return
+    with TemporaryDirectory(prefix="lineup-") as folder:
+        ablate(logs, Path(folder) / logs.name, without=without, procs=procs)
+        yield Path(folder) / logs.name
 
 
 def to_json(scores: Scores) -> dict[str, Any]:

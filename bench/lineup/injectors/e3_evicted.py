@@ -20,6 +20,15 @@ def evict(inside: Inside) -> None:
     inside.model.evict()
 
 
+def touch(inside: Inside, *, pages: int) -> None:
+    """Before the run: how much of the weights a pass reads."""
+    inside.model.touch(pages)
+
+
+async def prepare(stack: Stack, strength: Strength) -> None:
+    await everywhere(stack, "touch", pages=round(strength["pages"]))
+
+
 @asynccontextmanager
 async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Truth) -> AsyncIterator[None]:
     blame(truth, *stack.workers)
@@ -36,7 +45,10 @@ SCENARIO = Scenario(
     mechanism="weights in a mapped file, which is dropped from the page cache",
     inject=inject,
     segments=("forward", "stream_wait", "batch_wait"),
-    strength={"period_s": Span(3.0, 1.6)},
-    backgrounds=tuple(replace(b, model=replace(b.model, extra={"mapped_mb": MAPPED_MB})) for b in (TEXTS, ROWS)),
+    prepare=prepare,
+    strength={"pages": Span(800, 2400), "period_s": Span(3.0, 1.8)},
+    backgrounds=tuple(
+        replace(b, model=replace(b.model, extra={"mapped_mb": MAPPED_MB, "touched": 1000})) for b in (TEXTS, ROWS)
+    ),
     model="_mapped.py:Mapped",
 )
