@@ -99,7 +99,9 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     jobs = Jobs(settings, submitter, results, door, confirmations)
     inference = Inference(settings, directory, submitter, door, budget, results, jobs, hosts)
     watch = vitals.LoopWatch(log)
-    redis_watch = RedisWatch(connection, log)
+    # A connection of its own: behind a write that Redis delays, a PING would be late too.
+    pinging = Connection(settings.redis, f"{name}-ping", quiet=True)
+    redis_watch = RedisWatch(pinging, log)
     depths: dict[str, int] = {}
 
     def extra() -> dict[str, Any]:
@@ -117,7 +119,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
-    async with connection, reading:
+    async with connection, reading, pinging:
         await runner.setup()
         await know_the_fleet(connection, directory)
         try:

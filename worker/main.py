@@ -146,7 +146,9 @@ async def _serve(
     )
     keeper = Keeper(loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s)
     watch = vitals.LoopWatch(log)
-    redis_watch = RedisWatch(connection, log)
+    # A connection of its own: behind a write that Redis delays, a PING would be late too.
+    pinging = Connection(settings.redis, f"{name}-ping", quiet=True)
+    redis_watch = RedisWatch(pinging, log)
 
     def extra() -> dict[str, int]:
         return {"inflight": len(loop.held), "redis_ping_max": redis_watch.take_longest_ns()}
@@ -156,7 +158,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
 
-    async with connection, blocking, bell:
+    async with connection, blocking, bell, pinging:
         waiting_to_stop = asyncio.create_task(told_to_stop.wait())
         connecting = asyncio.create_task(_open(connection, queues))
         await asyncio.wait([waiting_to_stop, connecting], return_when=asyncio.FIRST_COMPLETED)
