@@ -145,7 +145,7 @@ def _composition(identity: str, title: str, c: Composition, d: Diagnosis) -> Pan
 def _blame(blames: Sequence[Blame], case: Case) -> Panel:
     note = (
         f"Who of the slowest {int(case.tail.sum()):,} requests lost time to what, ms on average. "
-        "Rows sum to the time in the last column; the darker, the more."
+        "Rows sum to the time in the last column; the stronger the colour, the more."
     )
     tables = [
         [element("h4", f"By {BY.get(blame.by, blame.by)}"), element("div", _matrix(blame), class_="scroll")]
