@@ -82,8 +82,7 @@ def diagnose_command(
     if as_json:
         click.echo(json.encode(found.to_json()))
     else:
-        named = " ".join(map(str, logs))
-        click.echo(report_text.render(found, markdown=shape == "markdown", logs=named), nl=False)
+        click.echo(report_text.render(found, markdown=shape == "markdown", logs=logs), nl=False)
     if limit_ms is not None:
         met = found.value_ms <= limit_ms
         click.echo(f"SLO {slo}: {'met' if met else 'not met'} ({found.value_ms:.1f} ms)", err=True)

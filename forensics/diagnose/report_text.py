@@ -1,7 +1,9 @@
 """A diagnosis as text: for the terminal, and as Markdown for a ticket."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from forensics.diagnose.catalogue import FAMILIES
 from forensics.diagnose.diagnosis import Diagnosis, Share
@@ -15,7 +17,7 @@ WHO_MAX = 3
 BAR_CHARS = 30
 
 
-def render(d: Diagnosis, *, markdown: bool = False, logs: str = "") -> str:
+def render(d: Diagnosis, *, markdown: bool = False, logs: Sequence[Path] = ()) -> str:
     """The whole text. `logs`: what to name in the commands that are proposed."""
     return "\n".join(_markdown(d, logs) if markdown else _plain(d, logs)) + "\n"
 
@@ -83,7 +85,7 @@ def kind_told(d: Diagnosis) -> Iterator[str]:
         yield told(d.period)
 
 
-def _plain(d: Diagnosis, logs: str) -> Iterator[str]:
+def _plain(d: Diagnosis, logs: Sequence[Path]) -> Iterator[str]:
     yield headline(d)
     yield from (f"  {fact}" for fact in facts(d))
     if d.refused:
@@ -122,7 +124,7 @@ def _bars(shares: Sequence[Share]) -> Iterator[str]:
         ).rstrip()
 
 
-def _finding(d: Diagnosis, ranked: Ranked, place: int, logs: str) -> Iterator[str]:
+def _finding(d: Diagnosis, ranked: Ranked, place: int, logs: Sequence[Path]) -> Iterator[str]:
     f = ranked.finding
     yield (
         f"  {place}. {f.cause.title} [{f.cause.id}, {FAMILIES[f.cause.id[0]]}]  "
@@ -140,10 +142,10 @@ def _finding(d: Diagnosis, ranked: Ranked, place: int, logs: str) -> Iterator[st
     yield f"     cure:  {f.cause.remedy}"
     yield f"     wrong if: {f.cause.check}"
     if examples := [d.exemplars[i] for i in f.exemplars if i in d.exemplars]:
-        yield f"     look:  tailrace explain {examples[0]}{f' --log-dir {logs}' if logs else ''}"
+        yield f"     look:  {explain_command(examples[0], logs)}"
 
 
-def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
+def _markdown(d: Diagnosis, logs: Sequence[Path]) -> Iterator[str]:
     yield f"## {_escaped(headline(d))}"
     yield ""
     yield from (f"- {_escaped(fact)}" for fact in facts(d))
@@ -189,9 +191,15 @@ def _markdown(d: Diagnosis, logs: str) -> Iterator[str]:
         yield f"   - Cure: {f.cause.remedy}"
         yield f"   - Wrong if: {f.cause.check}"
         if examples := [d.exemplars[i] for i in f.exemplars if i in d.exemplars]:
-            yield f"   - Look: {', '.join(f'`tailrace explain {i}`' for i in examples)}"
+            yield f"   - Look: {', '.join(f'`{explain_command(i, logs)}`' for i in examples)}"
     yield ""
     yield f"{d.unknown_share:.1%} of the tail's time has no name."
+
+
+def explain_command(request_id: str, logs: Sequence[Path]) -> str:
+    """The command that shows one request. A client may choose its id, so it is quoted: it will be pasted in a shell."""
+    where = f" --log-dir {shlex.quote(str(logs[0]))}" if len(logs) == 1 else ""
+    return f"tailrace explain {'-- ' if request_id.startswith('-') else ''}{shlex.quote(request_id)}{where}"
 
 
 def _escaped(text: str) -> str:

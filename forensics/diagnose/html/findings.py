@@ -9,7 +9,7 @@ from forensics.diagnose.diagnosis import Diagnosis
 from forensics.diagnose.html import svg
 from forensics.diagnose.html.markup import Child, Markup, element
 from forensics.diagnose.ranking import CONFIDENT, Ranked
-from forensics.diagnose.report_text import clock
+from forensics.diagnose.report_text import clock, explain_command
 
 OPEN_MAX = 5
 """Findings that are shown at once; the weaker ones open at a click."""
@@ -97,12 +97,6 @@ def _evidence(e: Evidence, logs: Sequence[Path]) -> Markup:
         query,
         class_="against" if e.against else "for",
     )
-
-
-def explain_command(request_id: str, logs: Sequence[Path]) -> str:
-    """The command that shows one request. A client may choose its id, so it is quoted: it will be pasted in a shell."""
-    where = f" --log-dir {shlex.quote(str(logs[0]))}" if len(logs) == 1 else ""
-    return f"tailrace explain {'-- ' if request_id.startswith('-') else ''}{shlex.quote(request_id)}{where}"
 
 
 def sql_command(query: str, logs: Sequence[Path]) -> str:
