@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.hdrs import CONTENT_ENCODING
@@ -17,14 +17,17 @@ THREAD_FROM_PACKED_BYTES = 1024
 """A longer piece of a packed body is unpacked in a thread: it may become a thousand times as long."""
 COMPRESS_BYTES_MIN = 1024
 COMPRESS_IN_THREAD_BYTES_MIN = 64 * 1024
+JOIN_IN_THREAD_BYTES_MIN = 1 << 20
+PACE_FROM_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
 class BodyBudget:
-    """Bytes of all bodies that are being read now, and how many there may be."""
+    """Bytes of all bodies that are being read now, and how many there may be; `turn`: whose piece is next."""
 
     bytes_max: int
     held: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
@@ -74,6 +77,10 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
                 raise _too_large(f"more than {bytes_max} bytes came", bytes_max)
             _check_budget(budget.held, budget)
             chunks.append(chunk)
+            if size > PACE_FROM_BYTES:
+                # All long bodies together get one piece a turn of the loop: small requests wait for a single one.
+                async with budget.turn:
+                    await asyncio.sleep(0)
         if inflater is not None:
             inflater.finish()
     except (web.RequestPayloadError, HttpProcessingError, zlib.error) as e:
@@ -83,6 +90,8 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
         ) from e
     finally:
         budget.held -= size
+    if size > JOIN_IN_THREAD_BYTES_MIN:
+        return await asyncio.to_thread(b"".join, chunks)  # which lets go of the interpreter
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

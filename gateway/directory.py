@@ -85,6 +85,11 @@ class Directory:
         """True while a worker serves this version and clients may use it."""
         return (model.name, model.version) in self._live and model.name not in self._unloaded
 
+    def bulk_tokens(self, model: wire.ModelDescriptor) -> set[str]:
+        """The folders that the live workers of this version read claims from; empty text: one that reads none."""
+        key = model.name, model.version
+        return {w.bulk for w in self.workers.values() if any((m.name, m.version) == key for m in w.models)}
+
     def models(self) -> list[wire.ModelDescriptor]:
         """Every version known."""
         return [m for versions in self._known.values() for m in versions.values()]

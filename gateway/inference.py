@@ -10,6 +10,7 @@ from aiohttp import web
 from gateway import openai
 from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
+from gateway.claims import Claims, Held
 from gateway.directory import Directory
 from gateway.door import Door
 from gateway.headers import (
@@ -58,7 +59,9 @@ class Inference:
         results: Results,
         jobs: Jobs,
         hosts: AllowedHosts,
+        claims: Claims,
     ) -> None:
+        self._claims = claims
         self._hosts = hosts
         self._settings = settings
         self._directory = directory
@@ -94,10 +97,14 @@ class Inference:
             once = self._infer_once(request, call, model, asked, body, tenant, lane)
             del body, asked  # it keeps what it needs of them
             return await once
-        payloads = [wire.encode_request(asked.request)]
+        payload, held = await self._claims.encode(asked.request, model)
         # While it waits the payload is all that is kept of a request: body and views would take the same again.
         asked, body = asked.without_request(), b""
-        answers = await self._ask(request, call, model, payloads, asked.timeout_us, tenant, lane)
+        try:
+            answers = await self._ask(request, call, model, [payload], asked.timeout_us, tenant, lane, held=held)
+        finally:
+            if held:
+                asyncio.get_running_loop().run_in_executor(None, held.drop)  # which takes a ms for ten megabytes
         return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
 
     async def jobs(self, request: web.BaseRequest, call: Call) -> HttpReply:
@@ -225,6 +232,7 @@ class Inference:
         tenant: Tenant,
         lane: int,
         job: Job | None = None,
+        held: Held | None = None,
     ) -> list[wire.ReplyBody]:
         """Send the parts of a request and wait for all answers. If one fails the others are withdrawn."""
         budget_ns, late = budget_of(request.headers, timeout_us, self._settings.request_timeout_s)
@@ -248,6 +256,7 @@ class Inference:
                         priority=lane,
                         job=job,
                         company=self._company(model, queue) if call.rows == 1 else 1,
+                        held=held,
                     )
                 )
             if len(call.parts) == 1:

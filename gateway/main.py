@@ -10,6 +10,7 @@ import uvloop
 from aiohttp import web
 
 from gateway.bodies import BodyBudget
+from gateway.claims import Claims
 from gateway.directory import Directory
 from gateway.door import Door
 from gateway.drain import LAST_REQUEST_S, close_the_door, know_the_fleet, let_clients_leave
@@ -30,6 +31,7 @@ from shared.broker import requests, scripts
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.broker.probe import RedisWatch
+from shared.bulk import BulkFolder, open_bulk
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -49,6 +51,7 @@ def main(settings: GatewaySettings) -> int:
         return 2
     try:
         tenants, hosts = load_tenants(settings.tenants), allowed_hosts(settings)
+        bulk = open_bulk(settings.bulk_dir)
     except SettingsError as e:
         humanlog.get().error(f"cannot start: {e}")
         log.close("wrong settings")
@@ -57,7 +60,7 @@ def main(settings: GatewaySettings) -> int:
     with vitals.GcWatch(log):
         vitals.calm_gc()
         try:
-            status = uvloop.run(serve(settings, name, log, tenants, hosts))
+            status = uvloop.run(serve(settings, name, log, tenants, hosts, bulk))
         except SettingsError as e:  # a Redis that is not fit for a queue
             humanlog.get().error(f"cannot start: {e}")
             log.close("error")
@@ -66,7 +69,14 @@ def main(settings: GatewaySettings) -> int:
     return status
 
 
-async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Tenants, hosts: AllowedHosts) -> int:
+async def serve(
+    settings: GatewaySettings,
+    name: str,
+    log: EventLog,
+    tenants: Tenants,
+    hosts: AllowedHosts,
+    bulk: BulkFolder | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT, then drain."""
     human = humanlog.get()
     down_since_ns = 0
@@ -97,7 +107,8 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
     results = Results(connection, replies, name)
     confirmations = Confirmations(settings.redis, name, settings.durable_wait_s)
     jobs = Jobs(settings, submitter, results, door, confirmations)
-    inference = Inference(settings, directory, submitter, door, budget, results, jobs, hosts)
+    claims = Claims(bulk, directory.bulk_tokens, longest_s=settings.request_timeout_s)
+    inference = Inference(settings, directory, submitter, door, budget, results, jobs, hosts, claims)
     watch = vitals.LoopWatch(log)
     # A connection of its own: behind a write that Redis delays, a PING would be late too.
     pinging = Connection(settings.redis, f"{name}-ping", quiet=True)
@@ -145,6 +156,7 @@ async def serve(settings: GatewaySettings, name: str, log: EventLog, tenants: Te
                 "loop watch": watch.run(),
                 "redis watch": redis_watch.run(),
                 "sampler": vitals.Sampler(log, watch, extra).run(),
+                "sweep": claims.sweep(),
                 "depths": _follow_depths(connection, directory, depths),
                 "clock watch": vitals.ClockWatch(log, replies.take_offsets).run(),
             }.items()

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from gateway.claims import Held
 from gateway.tenants import ANYONE, Tenant
 from shared import wire
 from shared.broker import requests
@@ -54,6 +55,13 @@ class Pending:
     """CANCELLED or EXPIRED once Redis is to be told that nobody waits for it any more."""
     parcel: "Pending | None" = None
     members: "list[Pending]" = field(default_factory=list)
+    held: Held | None = None
+    """The file of its tensors, if the payload is a claim for them."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept for it."""
+        return len(self.payload) + (self.held.size if self.held else 0)
 
     def take_stamps_of(self, parcel: "Pending") -> None:
         """This member leaves its parcel: so far it came in it."""

@@ -102,7 +102,8 @@ class Replies:
             stamps = self._submitter.resolve(p, data, g5)
             if stamps and stamps.clock != self._own_clock:
                 self._note_offset(stamps, p.g3, g5)
-            if p.job is None:  # a job's result is kept
+            # A job's result is kept; a request that goes on has a new record under the same id.
+            if p.job is None and not self._submitter.is_open(p):
                 ids.append(rid)
         if elsewhere:
             self._submitter.own(self._read_records(queue, elsewhere))

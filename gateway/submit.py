@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from gateway.claims import Held
 from gateway.handover import CALL_REQUESTS_MAX, HandOver
 from gateway.parcels import Pace, grouped
 from gateway.pending import ACCEPTED, Pending, SameRequest
@@ -31,6 +32,7 @@ from shared.keys import NORMAL, Queue
 RECONCILE_INTERVAL_S = 1.0
 DEADLINE_STEP_NS = 2_000_000
 """A deadline is kept to this precision."""
+RETRY_S = 0.05
 QUIET_NS = 2_000_000_000
 """A request that heard nothing for this long is looked up."""
 
@@ -81,15 +83,18 @@ class Submitter:
         priority: int = NORMAL,
         job: requests.Job | None = None,
         company: int = 1,
+        held: Held | None = None,
     ) -> Pending:
         """Take a request on; await its `answer`. Raises QUEUE_FULL when this gateway holds too much already.
 
-        `company`: so many such requests fit a pass of the model, and may travel together.
+        `company`: so many such requests fit a pass of the model, and may travel together. `held`: what the payload is a
+        claim for; it must stay until the request has ended.
 
         `late` is the kind of error that the request ends with at its deadline. The answer of a `job` that is not `sync`
         comes as soon as Redis has it; a job whose idempotency key was used before ends with SameRequest.
         """
-        if len(self.pending) >= self._inflight_max or self._bytes + len(payload) > self._inflight_bytes_max:
+        size = len(payload) + (held.size if held else 0)
+        if len(self.pending) >= self._inflight_max or self._bytes + size > self._inflight_bytes_max:
             raise TailraceError(
                 ErrorKind.QUEUE_FULL,
                 f"this gateway holds {len(self.pending)} requests of {self._bytes} bytes already; retry after 1 s",
@@ -98,10 +103,10 @@ class Submitter:
         answer: asyncio.Future[wire.Reply] = self._loop.create_future()
         p = Pending(
             id, queue, payload, traceparent, tracestate, deadline_at_ns, late, answer, tenant, priority, job,
-            company if job is None else 1,
+            company if job is None else 1, held=held,
         )  # fmt: skip
         self.pending[id] = p
-        self._bytes += len(payload)
+        self._bytes += size
         now = clock.now_ns()
         self._pace(queue).begin(now)
         self._watch(p, now)
@@ -114,19 +119,28 @@ class Submitter:
 
     def resolve(self, p: Pending, data: bytes, g5: int) -> wire.WorkerStamps | None:
         """Give a request, or the members of a parcel, the answer. Returns the worker's stamps if it came from one."""
-        if not self._remove(p):
+        if not self.is_open(p):
             return None
         p.g5 = g5
         try:
             if p.members:
+                self._remove(p)
                 return self._resolve_members(p, wire.decode_parcel_reply(data))
-            reply = wire.decode_reply(data)
+            file = wire.file_of_reply(data) if p.held else ""
+            reply = wire.decode_reply(data, p.held.take(file) if p.held and file else None)
+            if p.held and reply.body.error_code == wire.AGAIN:
+                raise FileNotFoundError("no worker sees the file of its tensors")
+        except OSError:
+            p.g4 = 0  # it is not looked up meanwhile
+            self.own(self._hand_over_whole(p))
+            return None
         except wire.WireError as e:
             if p.members:
                 self._unpack(p)
-            elif not p.answer.done():
-                p.answer.set_exception(TailraceError(ErrorKind.INTERNAL, f"the worker's answer cannot be read: {e}"))
+            else:
+                self._fail(p, TailraceError(ErrorKind.INTERNAL, f"the worker's answer cannot be read: {e}"))
             return None
+        self._remove(p)
         if reply.stamps:
             self._pace(p.queue).learn(reply.stamps, g5)
         if not p.answer.done():
@@ -191,7 +205,7 @@ class Submitter:
                 self._hand_over.hand_over(p)
             elif answer:
                 self.resolve(p, answer, now)
-                if p.job is None:
+                if p.job is None and not self.is_open(p):
                     answered.append(p.id)
             elif state == "CANCELLED":  # by another hand
                 self._fail(p, TailraceError(ErrorKind.CANCELLED, "the request was cancelled"))
@@ -246,7 +260,7 @@ class Submitter:
             return True
         del self.pending[p.id]
         self._pace(p.queue).pending -= 1
-        self._bytes -= len(p.payload)
+        self._bytes -= p.size
         self._unwatch(p)
         return True
 
@@ -307,6 +321,24 @@ class Submitter:
         if self.is_open(p):
             p.company, p.g4 = 1, 0
             self._hand_over.hand_over(p)
+
+    async def _hand_over_whole(self, p: Pending) -> None:
+        """What one side put in the host's memory the other one did not find: now by way of Redis."""
+        while self.is_open(p) and p.held:
+            try:
+                payload = await asyncio.to_thread(p.held.whole, p.payload)
+                await requests.forget(self._connection, p.queue, self.gateway, [p.id])
+            except (OSError, wire.WireError) as e:
+                self._fail(p, TailraceError(ErrorKind.UNAVAILABLE, f"its tensors are gone: {e}; retry after 1 s"))
+                return
+            except BrokerError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self.is_open(p):
+                self._bytes -= p.size
+                p.payload, p.held = payload, None
+                self._bytes += p.size
+                self._hand_over.hand_over(p)
 
     def _bundle(self, queue: Queue, ps: list[Pending]) -> list[Pending]:
         """What travels: requests, or parcels of them."""

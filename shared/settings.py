@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shared import redis_urls
+from shared import bulk, redis_urls
 from shared.errors import SettingsError
 
 ENV_PREFIX = "TAILRACE_"
@@ -43,6 +43,11 @@ class CommonSettings:
     log_level: str = setting("info", "Least level of the logs for people: debug, info, warning or error.")
     lease_s: float = setting(
         5.0, "A worker silent for this long is taken for dead and its requests are handed on.", min=0.5
+    )
+    bulk_dir: str = setting(
+        bulk.AUTO,
+        "Folder in memory where gateways and workers of one host hand each other tensors too large for Redis; "
+        "auto: /dev/shm/tailrace-UID; empty: everything goes through Redis.",
     )
     drain_s: float = setting(30.0, "How long a process that was told to stop may finish what it holds.", min=0)
 

@@ -20,7 +20,7 @@ CONTENT_TYPE = "application/msgpack"
 PARCEL_TYPE = "application/msgpack; parcel"
 """Of an entry whose payload is several requests of one gateway."""
 AGAIN = "again"
-"""Error code in a parcel's answer: this request is to be handed over by itself."""
+"""Error code in an answer: this request is to be handed over by itself, and whole."""
 
 Scalar = str | int | float | bool
 
@@ -44,6 +44,17 @@ class RequestBody(msgspec.Struct, array_like=True, frozen=True):
     inputs: list[Tensor]
     outputs: list[str] = []
     parameters: dict[str, Scalar] = {}
+
+
+class Claim(msgspec.Struct, array_like=True, frozen=True):
+    """A request whose tensors lie in a file (shared/bulk.py): the bytes of each, at multiples of ALIGNMENT.
+
+    `body` is the request without them, `sizes` how many bytes each tensor has.
+    """
+
+    file: str
+    sizes: list[int]
+    body: RequestBody
 
 
 class ParcelMember(msgspec.Struct, array_like=True, frozen=True):
@@ -129,13 +140,21 @@ class WorkerDescriptor(msgspec.Struct, array_like=True, frozen=True):
     clock: str
     device: str
     models: list[ModelDescriptor]
+    bulk: str = ""
+    """Token of the folder that it reads claims from; empty: it reads none."""
 
 
 # Broker verdicts are plain text made by a script; worker answers are length | stamps | body. One byte tells which.
-# A parcel's answer has a list of bodies.
+# A parcel's answer has a list of bodies, a claimed one the name of the file that its body is in.
 _VERDICT = b"!"
 _ANSWER = b"="
 _PARCEL_ANSWER = b"*"
+_CLAIMED_ANSWER = b"@"
+_CLAIM = b"\xc1"
+"""Before a Claim; the one byte that no msgpack has."""
+
+ALIGNMENT = 64
+"""Bytes; a processor reads whole lines of its cache."""
 
 _NOT_OURS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises on bytes that are no message; the last on one that is nested without end."""
@@ -144,6 +163,7 @@ _EXACT_FROM, _EXACT_UNTIL = 1 << 10, 128 << 10
 """Bytes."""
 
 _request_decoder = msgspec.msgpack.Decoder(RequestBody)
+_claim_decoder = msgspec.msgpack.Decoder(Claim)
 _parcel_decoder = msgspec.msgpack.Decoder(list[ParcelMember])
 _stamps_decoder = msgspec.msgpack.Decoder(WorkerStamps)
 _body_decoder = msgspec.msgpack.Decoder(ReplyBody)
@@ -169,6 +189,44 @@ def encode_request(body: RequestBody) -> bytes:
     # msgspec leaves half as much again unused behind what it wrote, for as long as the bytes live, and a gateway keeps
     # these until the answer comes. Of less it is not worth a copy, of more the pages are never touched, so not taken.
     return memoryview(packed).tobytes() if _EXACT_FROM <= len(packed) <= _EXACT_UNTIL else packed
+
+
+def parts_of(body: RequestBody) -> list[memoryview | bytes]:
+    """What the file of a Claim holds: the bytes of the tensors, each with what fills it up to the ALIGNMENT."""
+    parts: list[memoryview | bytes] = []
+    for tensor in body.inputs:
+        parts += (tensor.data, bytes(-len(tensor.data) % ALIGNMENT))
+    return parts
+
+
+def encode_claim(file: str, body: RequestBody) -> bytes:
+    """The payload of a request whose tensors (`parts_of`) are in a file."""
+    bare = [msgspec.structs.replace(tensor, data=memoryview(b"")) for tensor in body.inputs]
+    sizes = [len(tensor.data) for tensor in body.inputs]
+    return _CLAIM + _pack(Claim(file, sizes, msgspec.structs.replace(body, inputs=bare)))
+
+
+def decode_claim(payload: bytes) -> Claim | None:
+    """Inverse of `encode_claim`; None: the payload is the request itself. Raises WireError."""
+    if payload[:1] != _CLAIM:
+        return None
+    try:
+        return _claim_decoder.decode(memoryview(payload)[1:])
+    except _NOT_OURS as e:
+        raise WireError(f"the payload is not a claim of schema {SCHEMA_VERSION}: {e}") from e
+
+
+def claimed(claim: Claim, file: memoryview) -> RequestBody:
+    """The request whose tensors are in `file`, as views into it. Raises WireError when the file is another one."""
+    inputs, at = [], 0
+    if len(claim.sizes) != len(claim.body.inputs):
+        raise WireError(f"the claim has {len(claim.sizes)} sizes of {len(claim.body.inputs)} tensors")
+    for tensor, size in zip(claim.body.inputs, claim.sizes, strict=True):
+        inputs.append(msgspec.structs.replace(tensor, data=file[at : at + size]))
+        at += size + -size % ALIGNMENT
+    if at != len(file):
+        raise WireError(f"the claim is for {at} bytes, its file has {len(file)}")
+    return msgspec.structs.replace(claim.body, inputs=inputs)
 
 
 def encode_parcel(members: Iterable[tuple[str, str, str, bytes]]) -> bytes:
@@ -203,6 +261,19 @@ def encode_reply(stamps: WorkerStamps, encoded_body: bytes) -> bytes:
     return b"".join((_ANSWER, len(head).to_bytes(4, "little"), head, encoded_body))
 
 
+def encode_claimed_reply(stamps: WorkerStamps, file: str) -> bytes:
+    """An answer whose encoded body is in a file (shared/bulk.py)."""
+    head = _pack(stamps)
+    return b"".join((_CLAIMED_ANSWER, len(head).to_bytes(4, "little"), head, file.encode()))
+
+
+def file_of_reply(data: bytes) -> str:
+    """The file that the body of an answer is in; nothing when it is in the answer."""
+    if data[:1] != _CLAIMED_ANSWER or len(data) < 5:
+        return ""
+    return data[5 + int.from_bytes(data[1:5], "little") :].decode("ascii", "replace")
+
+
 def encode_parcel_reply(stamps: WorkerStamps, encoded_bodies: Sequence[bytes]) -> bytes:
     """The answer to a parcel: what its requests have in common, then the body of each, in their order."""
     head = _pack(stamps)
@@ -223,17 +294,21 @@ def decode_parcel_reply(data: bytes) -> list[Reply]:
         raise WireError(f"the answer is not of schema {SCHEMA_VERSION}: {e}") from e
 
 
-def decode_reply(data: bytes) -> Reply:
-    """Read an answer or a verdict of the broker; tensors are views into `data`. Raises WireError."""
+def decode_reply(data: bytes, file: memoryview | None = None) -> Reply:
+    """Read an answer or a verdict of the broker; tensors are views into `data`. Raises WireError.
+
+    `file` has the body of an answer for which `file_of_reply` names one.
+    """
     if data[:1] == _VERDICT:
         code, _, text = data[1:].decode("utf-8", "replace").partition("|")
         return Reply(ReplyBody(error_code=code, error=text), None)
-    if data[:1] != _ANSWER or len(data) < 5:
+    if data[:1] != (_ANSWER if file is None else _CLAIMED_ANSWER) or len(data) < 5:
         raise WireError(f"neither an answer nor a verdict: it begins with {data[:5]!r}")
     head = 5 + int.from_bytes(data[1:5], "little")
     try:
         view = memoryview(data)
-        return Reply(_body_decoder.decode(view[head:]), _stamps_decoder.decode(view[5:head]))
+        body = view[head:] if file is None else file
+        return Reply(_body_decoder.decode(body), _stamps_decoder.decode(view[5:head]))
     except _NOT_OURS as e:
         raise WireError(f"the answer is not of schema {SCHEMA_VERSION}: {e}") from e
 

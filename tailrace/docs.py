@@ -79,7 +79,7 @@ MEANING: dict[str, str] = {
     "rows": "rows (first dimension) of the request",
     "req.bytes_in": "bytes of the request body, decompressed",
     "req.bytes_out": "bytes of the response body, as sent",
-    "wreq.bytes_in": "bytes of the payload",
+    "wreq.bytes_in": "bytes of the payload, or of the file that its tensors are in",
     "wreq.bytes_out": "bytes of the encoded answer",
     "deadline_ms": "budget of the request from g0, ms",
     "entry_id": "id of its stream entry",
@@ -91,7 +91,8 @@ MEANING: dict[str, str] = {
     "error": "text of the error",
     "priority": "1 high, 2 normal, 3 low",
     "tenant": "who sent it: the name of the key's tenant, or the x-tenant header",
-    "outcome": "DONE or FAILED when Redis took the answer, else its verdict OKDUP, STALE or GONE; UNKNOWN if none came",
+    "outcome": "DONE or FAILED when Redis took the answer, SPLIT when that told the gateway to hand it over by itself; "
+    "else its verdict OKDUP, STALE or GONE; UNKNOWN if none came",
     "gateway": "name of the gateway that waits for the answer",
     "position": "place in the batch, from 0",
     "cost": "`Model.cost` of the request",

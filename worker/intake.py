@@ -12,6 +12,7 @@ import msgspec
 
 from shared import clock, tensors, wire
 from shared.broker.work import Delivery
+from shared.bulk import BulkFolder
 from shared.errors import BadRequest, ErrorKind, TailraceError
 from shared.policy.batching import Waiting
 from worker.models.interface import Model, ModelConfig, ModelRequest
@@ -40,6 +41,17 @@ class Job:
     w2: int
     error: TailraceError | None = field(default=None)
     """Set when the payload could not be understood: the job is answered with this and never runs."""
+    again: bool = False
+    """The file of its tensors is not here: its gateway shall hand it over whole."""
+    folder: BulkFolder | None = None
+    """Where that file was; a long answer may be put there."""
+    bytes_in: int = 0
+    """Of its payload, or of the file."""
+
+    @property
+    def goes_again(self) -> bool:
+        """If it has an error its gateway hands it over otherwise."""
+        return self.again or self.is_parcel
 
     @property
     def is_parcel(self) -> bool:
@@ -50,10 +62,13 @@ class Job:
 _NOTHING = ModelRequest({}, {}, 1)
 
 
-def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int) -> Job:
+def receive(
+    delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w1: int, bulk: BulkFolder | None = None
+) -> Job:
     """Decode a delivery. Never raises: what is wrong with the request becomes the job's error."""
     members: list[Member] = []
     rows, cost, key, error = 1, 1, None, None
+    again, folder, bytes_in = False, None, len(delivery.payload)
     try:
         if delivery.content_type == wire.PARCEL_TYPE:
             members, keys = _open(delivery, model, config)
@@ -62,12 +77,19 @@ def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w
                 error = TailraceError(ErrorKind.UNAVAILABLE, "these requests are to be run by themselves")
         else:
             _check_type(delivery)
-            body = wire.decode_request(delivery.payload)
+            claim = wire.decode_claim(delivery.payload)
+            if claim is None:
+                body = wire.decode_request(delivery.payload)
+            else:
+                folder, file = bulk, _file(claim, bulk, delivery.attempt)
+                body, bytes_in = wire.claimed(claim, file), len(file)
             members = [_member(delivery.id, delivery.traceparent, body, model, config)]
             key = model.batch_key(members[0].request)
         rows, cost = sum(m.request.rows for m in members), sum(m.cost for m in members)
     except TailraceError as e:
         error = e
+    except OSError as e:
+        error, again = TailraceError(ErrorKind.UNAVAILABLE, f"its tensors are not here: {e}"), True
     except wire.WireError as e:
         error = BadRequest(str(e))
     except Exception as e:
@@ -78,7 +100,15 @@ def receive(delivery: Delivery, model: Model, config: ModelConfig, *, w0: int, w
     w2 = clock.now_ns()
     deadline_at_ns = w1 + delivery.left_us * 1000
     waiting = Waiting(delivery.id, max(1, rows), max(1, cost), key, w2, deadline_at_ns)
-    return Job(delivery, waiting, members, w0, w1, w2, error)
+    return Job(delivery, waiting, members, w0, w1, w2, error, again, folder, bytes_in)
+
+
+def _file(claim: wire.Claim, bulk: BulkFolder | None, attempt: int) -> memoryview:
+    if bulk is None:
+        raise FileNotFoundError("this worker shares no folder with its gateway")
+    if attempt > 1:
+        raise FileNotFoundError("what did not go well is handed over whole, so that a dead letter keeps all of it")
+    return bulk.view(claim.file)
 
 
 def _open(delivery: Delivery, model: Model, config: ModelConfig) -> tuple[list[Member], set[Hashable]]:

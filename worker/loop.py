@@ -22,6 +22,7 @@ from typing import Any
 from shared import clock
 from shared.broker import work
 from shared.broker.connection import BrokerError, Connection
+from shared.bulk import BulkFolder
 from shared.eventlog import EventLog
 from shared.events import Evt
 from shared.keys import Queue
@@ -55,8 +56,10 @@ class WorkerLoop:
         log: EventLog,
         lease_us: int,
         learned: Learned | None = None,
+        bulk: BulkFolder | None = None,
     ) -> None:
         self.name = name
+        self._bulk = bulk
         self._learned = learned or Learned("", device=device.name, threads=device.threads)
         self.served = {s.queue: s for s in (self._serving(config, model) for config, model in models)}
         self.held: dict[str, Job] = {}
@@ -310,7 +313,7 @@ class WorkerLoop:
         w1 = clock.now_ns()
         refused = []
         for delivery in deliveries:
-            job = receive(delivery, served.model, served.config, w0=w0, w1=w1)
+            job = receive(delivery, served.model, served.config, w0=w0, w1=w1, bulk=self._bulk)
             self.held[delivery.id] = job
             if job.error:
                 refused.append(job)

@@ -15,6 +15,7 @@ from shared.broker import scripts, work
 from shared.broker.connection import BrokerError, Connection
 from shared.broker.housekeeping import keep_ticking
 from shared.broker.probe import RedisWatch
+from shared.bulk import BulkFolder, open_bulk
 from shared.errors import SettingsError
 from shared.eventlog import EventLog
 from shared.events import Evt
@@ -44,6 +45,7 @@ def main(settings: WorkerSettings) -> int:
         try:
             device = devices.open_device(settings.device, threads=settings.threads)
             log.write(vitals.hello(sys.argv, torch=devices.torch_version(), torch_threads=settings.threads))
+            bulk = open_bulk(settings.bulk_dir)
             models = _load(settings, device.name, log)
         except SettingsError as e:
             humanlog.get().error(f"cannot start: {e}")
@@ -54,7 +56,7 @@ def main(settings: WorkerSettings) -> int:
         # take 5 ms, the default, shows as that much `dispatch`.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
-            in_good_order = uvloop.run(_serve(settings, name, device, models, log))
+            in_good_order = uvloop.run(_serve(settings, name, device, models, log, bulk))
         except SettingsError as e:  # a Redis that is not fit for a queue
             humanlog.get().error(f"cannot start: {e}")
             log.close("error")
@@ -95,6 +97,7 @@ async def _serve(
     device: devices.Device,
     models: list[tuple[ModelConfig, Model]],
     log: EventLog,
+    bulk: BulkFolder | None = None,
 ) -> bool:
     """Serve until told to stop. False: something broke."""
     human = humanlog.get()
@@ -108,6 +111,7 @@ async def _serve(
             clock=clock.clock_id(),
             device=device.name,
             models=[config.descriptor() for config, _ in models],
+            bulk=bulk.token if bulk else "",
         )
     )
     down_since_ns = 0
@@ -143,6 +147,7 @@ async def _serve(
         log=log,
         lease_us=lease_us,
         learned=Learned(settings.learned_dir, device=device.name, threads=device.threads),
+        bulk=bulk,
     )
     keeper = Keeper(loop, connection, log, descriptor, lease_us=lease_us, pass_max_s=settings.pass_max_s)
     watch = vitals.LoopWatch(log)

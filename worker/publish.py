@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shared import clock, humanlog, wire
 from shared.broker import work
 from shared.broker.connection import BrokerError, Connection
+from shared.bulk import BULK_BYTES_MIN
 from shared.eventlog import EventLog
 from shared.events import Batch, Evt, Wreq
 from shared.keys import Queue
@@ -20,6 +21,8 @@ RETRY_S = 0.05
 TRY_AGAIN_FIRST_S = 0.2
 TRY_AGAIN_MAX_S = 30.0
 _AGAIN = wire.encode_reply_body(wire.ReplyBody(error_code=wire.AGAIN))
+EXPIRES_AFTER_S = 60.0
+"""The file of an answer outlives the deadline by this; then its gateway has been killed."""
 COUNT_INTERVAL_NS = 100_000_000
 """Statistics are collected for this long, so that a small pass does not pay twenty more commands."""
 
@@ -63,17 +66,21 @@ class Publisher:
         """Answer every request of a pass, and log it."""
         done = run.executed
         assert done is not None
+        files = await self._put_long_ones(run.jobs, done)
         sent_ns = clock.now_ns()
         answers, may_pass, at = [], [], 0
         for i, job in enumerate(run.jobs):
             end = at + len(job.members)
             stamps = self._stamps(run, job, done, done.encoded_ns[end - 1], sent_ns)
-            answers.append(_answer(job, stamps, done.results[at:end]))
+            answers.append(_answer(job, stamps, done.results[at:end], files.get(i, "")))
             if done.results[at].may_pass and not job.is_parcel:
                 may_pass.append(i)
             at = end
         statuses = await self._hand_in(run.queue, answers, run.jobs, may_pass)
         confirmed_ns = clock.now_ns()
+        for i, file in files.items():
+            if statuses[i] in ("STALE", "GONE") and (folder := run.jobs[i].folder):
+                folder.drop(file)  # nobody will ask for it
         _tell_failures(run, done)
         times = (run.sealed_ns, done.entered_ns, done.collated_ns, done.done_ns)
         position = 0
@@ -95,6 +102,21 @@ class Publisher:
         self._log.write(_batch(run, done))
         if "OK" in statuses:
             await self._count(run.queue, _counters(run, done))
+
+    async def _put_long_ones(self, jobs: Sequence[Job], done: Executed) -> dict[int, str]:
+        """Files of the answers, by index, that are long and whose gateway reads where their tensors came from."""
+        files, at = {}, 0
+        for i, job in enumerate(jobs):
+            body, folder = done.results[at].body, job.folder
+            at += len(job.members)
+            if folder is None or len(body) < BULK_BYTES_MIN:
+                continue
+            expires_in_s = max(0, job.waiting.deadline_at_ns - clock.now_ns()) / 1e9 + EXPIRES_AFTER_S
+            try:
+                files[i] = await asyncio.to_thread(folder.put, [body], expires_in_s=expires_in_s)
+            except OSError:
+                continue  # no room: through Redis
+        return files
 
     async def _count(self, queue: Queue, increments: dict[str, int]) -> None:
         """Count now if that was not done lately; else collect, for the next time or the `flush_counts` that follows."""
@@ -127,19 +149,20 @@ class Publisher:
         answers = []
         for job in jobs:
             assert job.error is not None
-            body = wire.encode_reply_body(wire.ReplyBody(error_code=job.error.kind.code, error=job.error.message))
+            code = wire.AGAIN if job.again else job.error.kind.code
+            body = wire.encode_reply_body(wire.ReplyBody(error_code=code, error=job.error.message))
             stamps = wire.WorkerStamps(
                 job.w0, job.w1, job.w2, now, now, now, now, now, now, self._worker, self._clock_id,
                 job.delivery.attempt, job.delivery.lost_us, "", 0, 0, "", 0, 0,
             )  # fmt: skip
             answers.append(work.Answer(job.delivery.id, job.delivery.attempt, True, wire.encode_reply(stamps, body)))
         statuses = await self._hand_in(queue, answers, jobs)
-        failed = sum(status == "OK" and not job.is_parcel for job, status in zip(jobs, statuses, strict=True))
+        failed = sum(status == "OK" and not job.goes_again for job, status in zip(jobs, statuses, strict=True))
         await self._count(queue, {"fail_count": failed})
         for job, status in zip(jobs, statuses, strict=True):
             assert job.error is not None
             error = (job.error.kind.code, job.error.message)
-            outcome = status if status != "OK" else ("SPLIT" if job.is_parcel else "FAILED")
+            outcome = status if status != "OK" else ("SPLIT" if job.goes_again else "FAILED")
             for member in job.members:
                 self._log.write(_wreq(queue, job, member, outcome, (now,) * 7, error))
 
@@ -176,8 +199,10 @@ class Publisher:
         )  # fmt: skip
 
 
-def _answer(job: Job, stamps: wire.WorkerStamps, results: Sequence[Result]) -> work.Answer:
+def _answer(job: Job, stamps: wire.WorkerStamps, results: Sequence[Result], file: str) -> work.Answer:
     d = job.delivery
+    if file:
+        return work.Answer(d.id, d.attempt, results[0].failed, wire.encode_claimed_reply(stamps, file))
     if job.is_parcel:
         bodies = [_AGAIN if result.may_pass else result.body for result in results]
         return work.Answer(d.id, d.attempt, False, wire.encode_parcel_reply(stamps, bodies))
@@ -225,7 +250,7 @@ def _wreq(
     return Wreq(
         member.id, trace_id, span_id, queue.model, queue.version, d.attempt, outcome, job.w0, job.w1, job.w2, *times,
         d.sent_ns, d.gateway, d.entry_id, d.lost_us,
-        batch_id, position, member.request.rows, member.cost, len(d.payload) // len(job.members), bytes_out, *error,
+        batch_id, position, member.request.rows, member.cost, job.bytes_in // len(job.members), bytes_out, *error,
     )  # fmt: skip
 
 

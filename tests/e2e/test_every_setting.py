@@ -24,6 +24,7 @@ SHOWN_ELSEWHERE = {
     "model_repository": "tests/e2e/test_scale.py",
     "pass_max_s": "tests/e2e/test_poison.py",
     "gateways": "tests/e2e/test_scale.py",
+    "bulk_dir": "tests/e2e/test_large_tensors.py",
     "learned_dir": "tests/e2e/test_batch_choice.py",
     "tenants": "tests/e2e/test_tenants_e2e.py",
     "job_timeout_s": "tests/e2e/test_jobs.py",

@@ -12,6 +12,7 @@ from support.waiting import soon
 from bench.oip import Tensor, infer_body
 from gateway.bodies import BodyBudget
 from gateway.call import Call
+from gateway.claims import Claims
 from gateway.inference import Inference
 from gateway.tenants import ANYONE
 from gateway.trace import Trace
@@ -59,6 +60,7 @@ def inference(handed_over: list[dict[str, Any]], answer: "asyncio.Future[wire.Re
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(),  # type: ignore[arg-type]
+        Claims(None, lambda model: set(), longest_s=60),
     )
 
 

@@ -301,3 +301,56 @@ def test_the_answers_to_a_parcel_come_back_as_they_were(head: WorkerStamps, bodi
         if other != packed[:-1] or bodies:
             with pytest.raises(WireError):
                 wire.decode_parcel_reply(other)
+
+
+@given(requests)
+def test_a_claim_gives_the_request_back(body: RequestBody) -> None:
+    """The tensors lie in a file, the rest travels; together they are the request, and no request looks like a claim."""
+    file = b"".join(wire.parts_of(body))
+    claim = wire.decode_claim(wire.encode_claim("f" * 32, body))
+    assert claim
+    assert claim.file == "f" * 32
+    assert wire.claimed(claim, memoryview(file)) == body
+    assert wire.decode_claim(wire.encode_request(body)) is None
+    assert all(at % wire.ALIGNMENT == 0 for at in _offsets(claim))
+
+
+def _offsets(claim: wire.Claim) -> list[int]:
+    """Where the tensors begin in the file."""
+    at, offsets = 0, []
+    for size in claim.sizes:
+        offsets.append(at)
+        at += size + -size % wire.ALIGNMENT
+    return offsets
+
+
+@given(requests, st.binary(max_size=200))
+def test_a_claim_for_another_file_is_refused(body: RequestBody, file: bytes) -> None:
+    """A file of another size is not the one that was claimed."""
+    claim = wire.decode_claim(wire.encode_claim("f" * 32, body))
+    assert claim
+    if len(file) != sum(map(len, wire.parts_of(body))):
+        with pytest.raises(WireError):
+            wire.claimed(claim, memoryview(file))
+
+
+@given(st.binary(max_size=60))
+def test_what_only_begins_like_a_claim_is_refused(rest: bytes) -> None:
+    """It is a WireError, whatever comes."""
+    with contextlib.suppress(WireError):
+        claim = wire.decode_claim(b"\xc1" + rest)
+        assert claim
+        with contextlib.suppress(WireError):
+            wire.claimed(claim, memoryview(rest))
+
+
+@given(stamps, replies)
+def test_an_answer_in_a_file_gives_stamps_and_body_back(worker: WorkerStamps, body: ReplyBody) -> None:
+    """Only such an answer names a file."""
+    encoded = wire.encode_reply_body(body)
+    data = wire.encode_claimed_reply(worker, "a" * 32)
+    assert wire.file_of_reply(data) == "a" * 32
+    assert wire.decode_reply(data, memoryview(encoded)) == wire.Reply(body, worker)
+    assert wire.file_of_reply(wire.encode_reply(worker, encoded)) == ""
+    with pytest.raises(WireError):
+        wire.decode_reply(data)

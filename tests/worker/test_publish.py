@@ -24,7 +24,7 @@ DELIVERY = work.Delivery(
     b"payload",
 )  # fmt: skip
 MEMBER = Member("id-1", DELIVERY.traceparent, ModelRequest({}, rows=2), [], 5)
-JOB = Job(DELIVERY, Waiting("id-1", 2, 5, None, 103, 1 << 60), [MEMBER], 101, 102, 103)
+JOB = Job(DELIVERY, Waiting("id-1", 2, 5, None, 103, 1 << 60), [MEMBER], 101, 102, 103, bytes_in=len(DELIVERY.payload))
 DONE = Executed(
     [Result(b"a body")], 105, 106, 107, [108], 0, 1, 0, 2, 3, 4, 5, 6, 7, tokens_useful=20, tokens_padded=24, splits=0
 )

@@ -160,8 +160,11 @@ class Model:
             arrays = [request.inputs[declared.name] for request in requests]
             if self.config.max_batch_size > 0:
                 _check_rows(declared.name, arrays, requests)
-            # A single array is copied as well: torch refuses to promise not to write into a read-only view.
-            whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0].copy()
+            if len(arrays) == 1 and arrays[0].flags.writeable and arrays[0].flags.aligned:
+                whole = arrays[0]
+            else:
+                # A single array is copied as well: torch refuses to promise not to write into a read-only view.
+                whole = np.concatenate(arrays)
             batch[declared.name] = whole if declared.datatype == "BYTES" else to_torch(whole, declared.datatype)
         return batch
 
