@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from forensics.statistics.robust import Floats, Ints
 
 EXACT_RUNS_MAX = 120
 """With more runs than this on both sides together, the rank sum is taken to be normal."""
@@ -134,14 +133,14 @@ def _normal_quantile(share: float) -> float:
     return hi
 
 
-def _doubled_ranks(values: FloatArray) -> NDArray[np.int64]:
+def _doubled_ranks(values: Floats) -> Ints:
     """Twice each value's rank, equal ones sharing theirs: doubled, so that they are whole."""
     ordered = np.sort(values)
     first, behind = np.searchsorted(ordered, values, side="left"), np.searchsorted(ordered, values, side="right")
     return np.asarray(first + behind + 1, np.int64)
 
 
-def _sums_of(ranks: NDArray[np.int64], count: int) -> FloatArray:
+def _sums_of(ranks: Ints, count: int) -> Floats:
     """The probability of each sum of `count` of these ranks, drawn without putting back; indexed by the sum."""
     largest = int(np.sort(ranks)[-count:].sum())
     ways = np.zeros((count + 1, largest + 1))
@@ -149,5 +148,5 @@ def _sums_of(ranks: NDArray[np.int64], count: int) -> FloatArray:
     for rank in ranks.tolist():
         # Not +=: a rank counts once, so all sums with it are made from those without it.
         ways[1:, rank:] = ways[1:, rank:] + ways[:-1, : largest + 1 - rank]
-    chances: FloatArray = ways[count] / ways[count].sum()
+    chances: Floats = ways[count] / ways[count].sum()
     return chances

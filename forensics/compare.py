@@ -13,8 +13,9 @@ import numpy as np
 
 from forensics.across_runs import Shift, shift_between
 from forensics.compare_doubts import differing_facts, doubts_of
-from forensics.run_figures import FloatArray, IntArray, Run, quantile, quantile_name
+from forensics.run_figures import Run, quantile, quantile_name
 from forensics.segments_sql import SEGMENTS
+from forensics.statistics.mix import Window, quantile_change
 
 SHOWN_QUANTILES = (0.5, 0.9, 0.99)
 KIND_REQUESTS_MIN = 30
@@ -147,37 +148,25 @@ def _parts(a: Sequence[Run], b: Sequence[Run], share: float, confidence: float) 
 
 
 def mix_and_rate(a: Sequence[Run], b: Sequence[Run], share: float) -> Mix:
-    """Split the difference of the quantile: A's requests weighted as if they were asked for in B's proportions are
-    what the mix alone would have done (DiNardo, Fortin, Lemieux 1996); the rest is the system. What only B was asked
-    for stands for itself, as part of the mix."""
+    """Split the difference of the quantile: what the mix of kinds alone would have done, and what the system did."""
     names = sorted({name for run in (*a, *b) for name in run.kind_names})
     code = {name: i for i, name in enumerate((*names, REST))}
-    (a_ns, a_kinds), (b_ns, b_kinds) = _pooled(a, code), _pooled(b, code)
+    before, after = _pooled(a, code), _pooled(b, code)
     # A handful of requests cannot stand for many: kinds of which A has few are one kind together.
-    few = np.bincount(a_kinds, minlength=len(code))
+    few = np.bincount(before.strata, minlength=len(code))
     rare = np.flatnonzero((few > 0) & (few < KIND_REQUESTS_MIN))
-    for kinds in (a_kinds, b_kinds):
-        kinds[np.isin(kinds, rare)] = code[REST]
-    of_a, of_b = (np.bincount(kinds, minlength=len(code)) / len(kinds) for kinds in (a_kinds, b_kinds))
-    weights = np.divide(of_b, of_a, out=np.zeros(len(code)), where=of_a > 0)[a_kinds] / len(a_kinds)
-    new = (of_a == 0)[b_kinds]
-    before, after = (_weighted_quantile(ns, np.ones(len(ns)), share) for ns in (a_ns, b_ns))
-    between = _weighted_quantile(
-        np.concatenate([a_ns, b_ns[new]]), np.concatenate([weights, np.full(int(new.sum()), 1 / len(b_kinds))]), share
+    for window in (before, after):
+        window.strata[np.isin(window.strata, rare)] = code[REST]
+    of_a, of_b = (np.bincount(w.strata, minlength=len(code)) / len(w.strata) for w in (before, after))
+    kinds = [Kind(name, float(of_a[i]), float(of_b[i])) for name, i in code.items() if of_a[i] or of_b[i]]
+    kinds.sort(key=lambda kind: -abs(kind.b_share - kind.a_share))
+    change = quantile_change(before, after, share)
+    return Mix(
+        round(change.before_ns), round(change.after_ns), change.mix_ns, change.rate_ns, 1 - change.covered, kinds
     )
-    kinds_told = [Kind(name, float(of_a[i]), float(of_b[i])) for name, i in code.items() if of_a[i] or of_b[i]]
-    kinds_told.sort(key=lambda kind: -abs(kind.b_share - kind.a_share))
-    return Mix(before, after, between - before, after - between, float(new.mean()), kinds_told)
 
 
-def _pooled(runs: Sequence[Run], code: Mapping[str, int]) -> tuple[IntArray, IntArray]:
-    """All latencies of a side, and their kinds by one code."""
+def _pooled(runs: Sequence[Run], code: Mapping[str, int]) -> Window:
+    """All latencies of a side, and their kinds by one code; copies."""
     kinds = [np.asarray([code[name] for name in run.kind_names], np.int64)[run.kinds] for run in runs]
-    return np.concatenate([run.e2e_ns for run in runs]), np.concatenate(kinds)
-
-
-def _weighted_quantile(values: IntArray, weights: FloatArray, share: float) -> int:
-    order = np.argsort(values, kind="stable")
-    sums = np.cumsum(weights[order])
-    at = int(np.searchsorted(sums, share * sums[-1] * (1 - 1e-12)))
-    return int(values[order[min(at, len(values) - 1)]])
+    return Window(np.concatenate([run.e2e_ns for run in runs]), np.concatenate(kinds))

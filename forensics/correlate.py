@@ -13,15 +13,11 @@ such as who asks, stays unadjusted: all of this is association, and every senten
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.outcomes import Joined
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from forensics.statistics.robust import Floats, Ints, Mask, Numbers, buckets
 
 BANDS = 10
 BAND_REQUESTS_MIN = 20
@@ -104,7 +100,7 @@ class Response:
 
 
 def respond(
-    name: str, values: FloatArray, joined: Joined, *, boolean: bool, edges_ns: Sequence[int] = (), seed: int = 0
+    name: str, values: Floats, joined: Joined, *, boolean: bool, edges_ns: Sequence[int] = (), seed: int = 0
 ) -> Response:
     """The response of an outcome, `values` [rows of the file]; `edges_ns` are the borders of the bands, else deciles.
 
@@ -126,7 +122,7 @@ def respond(
 
 
 def _adjusted_somehow(
-    e2e_ns: IntArray, y: FloatArray, strata: IntArray, edges_ns: Sequence[int], count: int, boolean: bool
+    e2e_ns: Ints, y: Floats, strata: Ints, edges_ns: Sequence[int], count: int, boolean: bool
 ) -> Adjusted | None:
     """By the same bands, else by wider ones, else by bands of the latency among the like."""
     counts = [n for n in (count, 5, 4, 3, 2) if n <= count]
@@ -154,7 +150,7 @@ def wilson(successes: float, count: float) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def bootstrap_mean(values: FloatArray, rng: np.random.Generator) -> tuple[float, float]:
+def bootstrap_mean(values: Floats, rng: np.random.Generator) -> tuple[float, float]:
     """The 95 % limits of a mean, by resampling. Of many values, random groups are resampled instead: their mean
     varies as much."""
     groups = min(len(values), GROUPS)
@@ -166,7 +162,7 @@ def bootstrap_mean(values: FloatArray, rng: np.random.Generator) -> tuple[float,
     return float(lo), float(hi)
 
 
-def _bands(e2e_ns: IntArray, edges_ns: Sequence[int], count: int) -> IntArray:
+def _bands(e2e_ns: Ints, edges_ns: Sequence[int], count: int) -> Ints:
     """The band of each request, from 0; by edges, or so many bands of about equally many requests. No band is empty."""
     ordered = np.sort(e2e_ns)
     edges = np.asarray(edges_ns or [ordered[len(ordered) * i // count] for i in range(1, count)], np.int64)
@@ -174,31 +170,28 @@ def _bands(e2e_ns: IntArray, edges_ns: Sequence[int], count: int) -> IntArray:
     return np.asarray(np.unique(code, return_inverse=True)[1], np.int64)
 
 
-def _band(e2e_ns: IntArray, y: FloatArray, boolean: bool, rng: np.random.Generator) -> Band:
+def _band(e2e_ns: Ints, y: Floats, boolean: bool, rng: np.random.Generator) -> Band:
     lo, hi = wilson(float(y.sum()), len(y)) if boolean else bootstrap_mean(y, rng)
     return Band(*_spread(e2e_ns), len(y), float(y.mean()), lo, hi)
 
 
-def _spread(latencies: NDArray[Any]) -> tuple[float, float, float]:
+def _spread(latencies: Numbers) -> tuple[float, float, float]:
     return float(latencies.min()), float(np.median(latencies)), float(latencies.max())
 
 
-def _strata(joined: Joined, told: NDArray[np.bool_]) -> IntArray:
+def _strata(joined: Joined, told: Mask) -> Ints:
     """A code for size, hour and model together."""
     size, hour, model = joined.size[told], joined.hour[told], joined.model[told]
     if hour.max() - hour.min() > HOURS_APART_MAX:
         hour = hour % 24
     others = len(np.unique(np.stack([hour, model], axis=1), axis=0))
     count = min(max(len(size) // (others * STRATUM_WANTED), SIZES_MIN), SIZES_MAX)
-    ordered = np.sort(size)
-    cuts = np.unique([ordered[len(ordered) * i // count] for i in range(1, count)])
-    bucket = np.searchsorted(cuts, size, side="right")
-    whole = np.stack([bucket, hour, model], axis=1)
+    whole = np.stack([buckets(size, count), hour, model], axis=1)
     return np.asarray(np.unique(whole, axis=0, return_inverse=True)[1], np.int64).ravel()
 
 
 def _adjusted(
-    latency: FloatArray, y: FloatArray, code: IntArray, strata: IntArray, boolean: bool, *, relative: bool = False
+    latency: Floats, y: Floats, code: Ints, strata: Ints, boolean: bool, *, relative: bool = False
 ) -> Adjusted | None:
     """The bands with the strata's proportions made equal; None when those that hold every band hold too little."""
     bands, of_strata = int(code.max()) + 1, int(strata.max()) + 1
@@ -238,7 +231,7 @@ def _adjusted(
     )  # fmt: skip
 
 
-def _cell_variances(counts: FloatArray, sums: FloatArray, squares: FloatArray, boolean: bool) -> FloatArray:
+def _cell_variances(counts: Floats, sums: Floats, squares: Floats, boolean: bool) -> Floats:
     """The variance of the outcome within each cell; of shares with one more of either kind, so that a cell of all yes
     or all no is not held to be certain."""
     if boolean:
@@ -247,7 +240,7 @@ def _cell_variances(counts: FloatArray, sums: FloatArray, squares: FloatArray, b
     return np.asarray(np.maximum(squares - sums**2 / counts, 0) / (counts - 1))
 
 
-def _moments(code: IntArray, y: FloatArray, strata: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
+def _moments(code: Ints, y: Floats, strata: Ints) -> tuple[Floats, Floats, Ints]:
     """Of each stratum: the sum of score times outcome about their means, its variance when the outcomes are permuted
     within the stratum, and its requests."""
     n = np.bincount(strata)
@@ -260,14 +253,14 @@ def _moments(code: IntArray, y: FloatArray, strata: IntArray) -> tuple[FloatArra
     return np.asarray(together, float), variance, np.asarray(n, np.int64)
 
 
-def _trend(code: IntArray, y: FloatArray, strata: IntArray) -> Trend:
+def _trend(code: Ints, y: Floats, strata: Ints) -> Trend:
     together, variance, _ = _moments(code, y, strata)
     total = float(variance.sum())
     z = float(together.sum()) / math.sqrt(total) if total > 0 else 0.0
     return Trend(z, math.erfc(abs(z) / math.sqrt(2)))
 
 
-def _directions(code: IntArray, y: FloatArray, strata: IntArray, z: float) -> tuple[int, int]:
+def _directions(code: Ints, y: Floats, strata: Ints, z: float) -> tuple[int, int]:
     """Of the strata with enough requests and any variation: how many, and how many point where `z` does."""
     together, variance, n = _moments(code, y, strata)
     directed = (n >= STRATUM_MIN) & (variance > 0)

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.run_figures import SUCCEEDED
+from forensics.statistics.robust import Floats, Ints
 from forensics.store import Store
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 ROWS_MAX = 2_000_000
 OUTCOMES_MAX = 20
@@ -41,7 +38,7 @@ class Outcomes:
 
     key_column: str
     keys: Sequence[str]
-    values: Mapping[str, FloatArray]
+    values: Mapping[str, Floats]
     booleans: frozenset[str]
     left_out: Mapping[str, str] = field(default_factory=dict)
     without_key: int = 0
@@ -53,11 +50,11 @@ class Joined:
     """The requests that an outcome was found for, one each: the row of the outcome, latency (ns), size (bytes), the
     hour since 1970 (UTC) and the model as a code, all [requests]. And what did not find its other half."""
 
-    row: IntArray
-    e2e_ns: IntArray
-    size: IntArray
-    hour: IntArray
-    model: IntArray
+    row: Ints
+    e2e_ns: Ints
+    size: Ints
+    hour: Ints
+    model: Ints
     by: Mapping[str, int]
     outcomes_unmatched: int
     outcomes_of_several: int
@@ -164,9 +161,9 @@ def _key_of(path: Path, names: Sequence[str]) -> str:
 
 def _outcomes(
     path: Path, texts: Mapping[str, list[str]], kept: Sequence[int], wanted: Sequence[str]
-) -> tuple[dict[str, FloatArray], set[str], dict[str, str]]:
+) -> tuple[dict[str, Floats], set[str], dict[str, str]]:
     """The columns that are outcomes, which of them are booleans, and the others with a value that shows it."""
-    values: dict[str, FloatArray] = {}
+    values: dict[str, Floats] = {}
     booleans, left_out = set(), {}
     for name in wanted or texts:
         column = [texts[name][i] for i in kept]

@@ -4,7 +4,6 @@ Latency is that of requests that a worker answered with success; jobs are left o
 An error is what the server is to blame for: 429 and 5xx. A request whose client left (499) is neither.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -12,13 +11,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from forensics.segments_sql import SEGMENTS
+from forensics.statistics.robust import Floats, Ints, quantile_rank
 from forensics.store import Store
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 BAND_SHARE = 0.0025
 BAND_REQUESTS_MIN = 30
@@ -56,14 +52,14 @@ class Run:
     name: str
     first_us: int
     last_us: int
-    e2e_ns: IntArray
-    kinds: IntArray
+    e2e_ns: Ints
+    kinds: Ints
     kind_names: Sequence[str]
     requests: int
     answered_meanwhile: int
     errors: int
     left: int
-    parts_ns: Mapping[float, FloatArray]
+    parts_ns: Mapping[float, Floats]
     steal: float | None = None
     runq: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -95,17 +91,12 @@ def quantile_name(share: float) -> str:
     return f"p{round(100 * share, 6):g}"
 
 
-def quantile_rank(count: int, share: float) -> int:
-    """Where in `count` ascending values a quantile stands (nearest rank), from 0."""
-    return min(max(math.ceil(share * count - 1e-9) - 1, 0), count - 1)
-
-
-def quantile(ascending: IntArray, share: float) -> int:
-    """The smallest value that at least this share of the values do not exceed. Raises IndexError of nothing."""
+def quantile(ascending: Ints, share: float) -> int:
+    """The smallest value that at least this share of the values do not exceed. Raises ValueError of nothing."""
     return int(ascending[quantile_rank(len(ascending), share)])
 
 
-def band_around(ascending: IntArray, share: float) -> tuple[int, int]:
+def band_around(ascending: Ints, share: float) -> tuple[int, int]:
     """The least and the largest latency of the requests that stand for a quantile: those of the ranks around it."""
     n = len(ascending)
     at = quantile_rank(n, share)
@@ -115,14 +106,14 @@ def band_around(ascending: IntArray, share: float) -> tuple[int, int]:
     return int(ascending[max(at - half, 0)]), int(ascending[min(at + half, n - 1)])
 
 
-def parts_of(quantile_ns: int, segments_ns: IntArray) -> FloatArray:
+def parts_of(quantile_ns: int, segments_ns: Ints) -> Floats:
     """What a quantile is made of, by the `segments_ns` [n, K] of the requests around it: K values that sum to it.
 
     Euler's allocation, E[segment | e2e = quantile]: quantiles of the segments themselves would not add up. Each request
     tells its shares, not its times, so that in a short run the one that took seconds does not speak for the others.
     """
     shares = segments_ns / np.maximum(segments_ns.sum(axis=1, keepdims=True), 1)
-    parts: FloatArray = shares.mean(axis=0) * quantile_ns
+    parts: Floats = shares.mean(axis=0) * quantile_ns
     return parts
 
 
@@ -160,7 +151,7 @@ def read_run(store: Store, name: str, window: Window, quantiles: Sequence[float]
         f"SELECT e2e_ns, list_position(?, {KIND}) - 1 AS kind FROM requests {where} AND {SUCCEEDED}",
         [kind_names, *given],
     ).fetchnumpy()
-    e2e_ns: IntArray = np.asarray(found["e2e_ns"], np.int64)
+    e2e_ns: Ints = np.asarray(found["e2e_ns"], np.int64)
     if not len(e2e_ns):
         among = f", of {requests:,} requests" if requests else ""
         raise ValueError(f"{name} has no request that was answered with success{among}")
@@ -176,7 +167,7 @@ def read_run(store: Store, name: str, window: Window, quantiles: Sequence[float]
     )  # fmt: skip
 
 
-def _segments_around(store: Store, e2e_ns: IntArray, share: float, where: str, given: list[Any]) -> IntArray:
+def _segments_around(store: Store, e2e_ns: Ints, share: float, where: str, given: list[Any]) -> Ints:
     """The segments of the requests that stand for a quantile, [n, K]."""
     found = store.connection.execute(
         f"SELECT {', '.join(f'{segment}_ns' for segment in SEGMENTS)} FROM requests {where} AND {SUCCEEDED} "
