@@ -1,6 +1,6 @@
 """Two sides of runs set against each other: how large the difference is, how sure, where it is, and what blurs it.
 
-Everything here is computed from figures (`run_figures.py`) by statistics over runs (`across_runs.py`); no I/O.
+Everything here is computed from figures (`run_figures.py`) by statistics over runs (`statistics/runs.py`); no I/O.
 Ratios are compared by their logarithms, so that twice as slow and twice as fast weigh alike.
 """
 
@@ -11,11 +11,11 @@ from statistics import fmean
 
 import numpy as np
 
-from forensics.across_runs import Shift, shift_between
 from forensics.compare_doubts import differing_facts, doubts_of
 from forensics.run_figures import Run, quantile, quantile_name
 from forensics.segments_sql import SEGMENTS
 from forensics.statistics.mix import Window, quantile_change
+from forensics.statistics.runs import Shift, shift_between
 
 SHOWN_QUANTILES = (0.5, 0.9, 0.99)
 KIND_REQUESTS_MIN = 30

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from forensics.across_runs import best_p, runs_needed
 from forensics.run_figures import Run, quantile_name
+from forensics.statistics.runs import best_p, runs_needed
 
 APART = 0.85
 """If this share of the pairs of runs have A before B, or B before A, the sides were not interleaved."""

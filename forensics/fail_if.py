@@ -12,9 +12,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from forensics.across_runs import mean_interval
 from forensics.compare import Comparison
 from forensics.run_figures import quantile_name
+from forensics.statistics.runs import mean_interval
 
 GRAMMAR = "write p99>+5%, p99>100ms, errors>1% or throughput<-5%"
 _condition = re.compile(

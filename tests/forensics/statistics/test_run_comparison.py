@@ -1,121 +1,124 @@
-"""Runs against runs: exact, and not to be moved by one bad run."""
+"""Statistics over runs: the exact test, the interval, and how often they err."""
 
-from itertools import combinations, product
-from math import comb
-from typing import Any
+import itertools
+import math
+import random
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from forensics.statistics.runs import compare_pairs, compare_runs
-
-FEW = st.lists(st.integers(1, 6), min_size=1, max_size=5)
-
-
-def ranks(values: list[Any]) -> list[float]:
-    """Ranks from 1; who ties shares the mean."""
-    return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
+from forensics.statistics.runs import (
+    best_p,
+    mean_interval,
+    permutation_p,
+    runs_needed,
+    shift_between,
+    student_t,
+)
 
 
-@settings(max_examples=60)
-@given(FEW, FEW)
-def test_the_p_value_counts_every_deal_of_the_runs(before: list[int], after: list[int]) -> None:
-    """Against trying them all: how many deals put the rank sum as far to its side, twice."""
-    ranked = ranks(before + after)
-    seen = sum(ranked[len(before) :])
-    sums = [sum(deal) for deal in combinations(ranked, len(after))]
-    assert len(sums) == comb(len(ranked), len(after))
-    sides = (sum(s <= seen for s in sums), sum(s >= seen for s in sums))
-    assert compare_runs(before, after).p_value == pytest.approx(min(2 * min(sides) / len(sums), 1))
+def enumerated_p(a: list[int], b: list[int]) -> float:
+    """The permutation p by trying every way to deal out the labels."""
+    values = [*a, *b]
+    ranks = [sum(v < x for v in values) + (sum(v == x for v in values) + 1) / 2 for x in values]
+    expected = len(a) * (len(values) + 1) / 2
+    off = abs(sum(ranks[: len(a)]) - expected)
+    dealt = [sum(some) for some in itertools.combinations(ranks, len(a))]
+    return sum(abs(total - expected) >= off - 1e-9 for total in dealt) / len(dealt)
 
 
-@settings(max_examples=60)
-@given(st.lists(st.sampled_from([1 / 4, 1 / 2, 1, 2, 4, 8]), min_size=1, max_size=8))
-def test_the_p_value_of_pairs_counts_every_choice_of_signs(ratios: list[float]) -> None:
-    """Against trying them all; pairs without a difference say nothing."""
-    changed = [float(np.log(r)) for r in ratios if r != 1]
-    ranked = ranks([round(abs(c), 9) for c in changed])
-    seen = sum(r for r, c in zip(ranked, changed, strict=True) if c > 0)
-    sums = [sum(r for r, s in zip(ranked, signs, strict=True) if s) for signs in product((0, 1), repeat=len(ranked))]
-    sides = (sum(s <= seen + 1e-9 for s in sums), sum(s >= seen - 1e-9 for s in sums))
-    expected = min(2 * min(sides) / len(sums), 1)
-    assert compare_pairs([1.0] * len(ratios), ratios).p_value == pytest.approx(expected)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_permutation_test_is_exact_with_ties_too(seed: int) -> None:
+    """It equals trying all labels, also where runs have equal numbers, as error rates do."""
+    rng = random.Random(seed)
+    a, b = ([rng.randint(0, 6) for _ in range(rng.randint(1, 5))] for _ in range(2))
+    assert permutation_p(a, b) == pytest.approx(enumerated_p(a, b))
+
+
+def test_few_runs_bound_what_can_be_shown() -> None:
+    """Three a side never reach 5 %, however large the difference is; four do."""
+    assert [round(best_p(n, n), 3) for n in (1, 2, 3, 4)] == [1.0, 0.333, 0.1, 0.029]
+    assert [runs_needed(c) for c in (0.9, 0.95, 0.99)] == [3, 4, 5]
+    assert not shift_between([1, 2, 3], [100, 200, 300], confidence=0.95).bounded
+    assert shift_between([1, 2, 3, 4], [100, 200, 300, 400], confidence=0.95).shown
 
 
 def test_the_interval_is_that_of_the_tables() -> None:
-    """8 against 8: the 14th smallest of 64 ratios and the 14th largest; 10 pairs: the 9th of 55 means."""
-    rng = np.random.default_rng(1)
-    before, after = np.exp(rng.normal(0, 1, 8)), np.exp(rng.normal(0, 1, 8))
-    seen = compare_runs(before.tolist(), after.tolist())
-    ordered = np.sort((after[:, None] / before[None, :]).ravel())
-    assert (seen.lo, seen.hi) == pytest.approx((ordered[13], ordered[-14]))
-    assert seen.ratio == pytest.approx(float(np.exp(np.median(np.log(ordered)))))
-
-    ratios = np.exp(rng.normal(0, 1, 10))
-    paired = compare_pairs([1.0] * 10, ratios.tolist())
-    first, second = np.triu_indices(10)
-    means = np.sort(np.sqrt(ratios[first] * ratios[second]))
-    assert (paired.lo, paired.hi) == pytest.approx((means[8], means[-9]))
+    """Eight runs a side leave out 13 differences at either end (Mann and Whitney's table for 5 %, two-sided)."""
+    a, b = [float(i) for i in range(8)], [float(8 * i) for i in range(8)]
+    differences = sorted(y - x for x in a for y in b)
+    shift = shift_between(a, b, confidence=0.95)
+    assert (shift.lo, shift.hi) == (differences[13], differences[-14])
+    assert shift.estimate == (differences[31] + differences[32]) / 2
 
 
-def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
-    """Runs that differ by 10 % among themselves, one side 5 % slower: 95 %, and false alarms in 5 %."""
-    rng = np.random.default_rng(1)
-    held = paired_held = alarms = 0
-    for _ in range(200):
-        before, after = (np.exp(rng.normal(0, 0.1, 8)) for _ in range(2))
-        alarms += compare_runs(before.tolist(), after.tolist()).p_value < 0.05
-        seen = compare_runs(before.tolist(), (after * 1.05).tolist())
-        held += seen.lo <= 1.05 <= seen.hi
-        paired = compare_pairs(before.tolist(), (after * 1.05).tolist())
-        paired_held += paired.lo <= 1.05 <= paired.hi
-    assert held >= 182
-    assert paired_held >= 182
-    assert alarms <= 18
+def test_one_wild_run_moves_neither_estimate_nor_verdict_far() -> None:
+    """A neighbour that wakes up in one run of eight does not decide."""
+    a = [10.0, 10.1, 10.2, 10.3, 9.9, 9.8, 10.05, 10.15]
+    b = [10.02, 10.12, 10.22, 10.28, 9.92, 9.82, 10.07, 900.0]
+    shift = shift_between(a, b, confidence=0.95)
+    assert not shift.shown
+    assert abs(shift.estimate) < 0.2
 
 
-def test_one_bad_run_moves_little() -> None:
-    """A machine that stood still for one run of eight."""
-    before, after = [100.0] * 4 + [101.0] * 4, [120.0] * 7 + [9_000.0]
-    assert compare_runs(before, after).ratio == pytest.approx(1.2, rel=0.01)
+@pytest.mark.parametrize("runs", [4, 8, 70])
+def test_equal_sides_differ_as_seldom_as_promised(runs: int) -> None:
+    """At 95 %, at most one comparison in twenty of a thing with itself shows a difference; beyond 120 runs, about."""
+    rng = random.Random(runs)
+    tries = 200
+    shown = 0
+    for _ in range(tries):
+        a, b = ([rng.lognormvariate(0, 0.3) for _ in range(runs)] for _ in range(2))
+        shown += shift_between(a, b, confidence=0.95).shown
+    assert shown / tries <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / tries)
 
 
-def test_what_pairs_share_falls_out() -> None:
-    """A machine that gets three times slower in the course of the day; each second run is 10 % slower."""
-    busy = np.linspace(1, 3, 8)
-    before, after = (100 * busy).tolist(), (110 * busy).tolist()
-    assert compare_pairs(before, after).p_value < 0.01
-    assert compare_pairs(before, after).ratio == pytest.approx(1.1)
-    assert compare_runs(before, after).p_value > 0.3
+def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
+    """Runs that differ by 10 % among themselves, one side 5 % slower: 95 % of 400, less three standard errors."""
+    rng = random.Random(1)
+    held = 0
+    for _ in range(400):
+        a, b = ([rng.gauss(by, 0.1) for _ in range(8)] for by in (0, 0.05))
+        shift = shift_between(a, b, confidence=0.95)
+        held += shift.lo <= 0.05 <= shift.hi
+    assert held >= 400 * 0.95 - 3 * math.sqrt(400 * 0.95 * 0.05)
 
 
-def test_too_few_runs_have_no_interval() -> None:
-    """Three against three can never be as sure as 95 %."""
-    seen = compare_runs([1.0, 2.0, 3.0], [10.0, 20.0, 30.0])
-    assert (seen.lo, seen.hi) == (0.0, float("inf"))
-    assert seen.p_value == pytest.approx(0.1)
-    assert compare_runs([1.0] * 4, [10.0] * 4).lo == pytest.approx(10)
-    assert compare_pairs([1.0], [2.0]).p_value == 1
+def test_a_difference_as_large_as_two_spreads_is_shown_by_eight_a_side() -> None:
+    """What eight runs a side can see: one of 2 standard deviations of the runs in 9 of 10 comparisons."""
+    rng = random.Random(2)
+    sides = [([rng.gauss(by, 1) for _ in range(8)] for by in (0, 2)) for _ in range(100)]
+    assert sum(shift_between(a, b, confidence=0.95).shown for a, b in sides) >= 90
 
 
 def test_fifty_against_fifty_are_counted_too() -> None:
-    """There are 10^29 ways to deal them; the counting is by rank, not by deal."""
-    rng = np.random.default_rng(1)
-    seen = compare_runs(np.exp(rng.normal(0, 0.1, 50)).tolist(), np.exp(rng.normal(0.1, 0.1, 50)).tolist())
-    assert 0 < seen.p_value < 0.001
-    assert seen.lo < seen.ratio < seen.hi
+    """There are 10^29 ways to deal them; the counting is by rank, not by deal. The normal limit is close by then."""
+    rng = random.Random(1)
+    a, b = ([rng.gauss(by, 1) for _ in range(50)] for by in (0, 0.6))
+    ranked = sorted((*a, *b))
+    off = abs(sum(ranked.index(v) + 1 for v in a) - 50 * 101 / 2) - 0.5
+    assert permutation_p(a, b) == pytest.approx(math.erfc(off / math.sqrt(50 * 50 * 101 / 12) / math.sqrt(2)), rel=0.2)
 
 
-@pytest.mark.parametrize(("before", "after"), [([], [1.0]), ([1.0], []), ([0.0], [1.0]), ([1.0], [-1.0])])
-def test_runs_without_a_number_are_refused(before: list[float], after: list[float]) -> None:
-    """A ratio needs numbers above 0."""
-    with pytest.raises(ValueError, match="above 0"):
-        compare_runs(before, after)
+@pytest.mark.parametrize("seed", range(30))
+def test_test_and_interval_say_the_same(seed: int) -> None:
+    """p is at most 5 % exactly where the interval leaves out zero."""
+    rng = random.Random(seed)
+    a = [rng.gauss(0, 1) for _ in range(rng.randint(4, 9))]
+    b = [rng.gauss(0.8, 1) for _ in range(rng.randint(4, 9))]
+    shift = shift_between(a, b, confidence=0.95)
+    assert (shift.p <= 0.05) == shift.shown
 
 
-def test_pairs_of_unequal_number_are_refused() -> None:
-    """Who is whose partner?"""
-    with pytest.raises(ValueError, match="2 runs before and 1 after"):
-        compare_pairs([1.0, 2.0], [1.0])
+def test_students_t_is_that_of_the_tables() -> None:
+    """For odd and even degrees of freedom, and for the interval of a mean made with it."""
+    for degrees, value in ((1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042)):
+        assert student_t(0.975, degrees) == pytest.approx(value, abs=5e-4)
+    half = 4.3027 / 3**0.5
+    assert mean_interval([1.0, 2.0, 3.0], confidence=0.95) == pytest.approx((2 - half, 2 + half), abs=1e-3)
+    assert mean_interval([1.0], confidence=0.95) == (-math.inf, math.inf)
+
+
+def test_a_side_without_runs_is_refused() -> None:
+    """Nothing against something is no comparison."""
+    with pytest.raises(ValueError, match="0 and 1"):
+        shift_between([], [1.0], confidence=0.95)
