@@ -13,12 +13,10 @@ import msgspec
 import numpy as np
 
 from forensics.segments_sql import SEGMENTS
+from forensics.statistics.quantiles import band_around, parts_by_shares
 from forensics.statistics.robust import Floats, Ints, quantile_rank
 from forensics.store import Store
 
-BAND_SHARE = 0.0025
-BAND_REQUESTS_MIN = 30
-"""The requests around a quantile that tell of it: this share of all to either side, and at least so many in all."""
 ASKS_A_MODEL = "route <> 'jobs' AND (model <> '' OR status >= 400)"
 SUCCEEDED = "answered AND status < 400"
 KIND = "model || ' of 2^' || CASE WHEN bytes_in > 0 THEN floor(log2(bytes_in))::INT || ' bytes' " \
@@ -96,27 +94,6 @@ def quantile(ascending: Ints, share: float) -> int:
     return int(ascending[quantile_rank(len(ascending), share)])
 
 
-def band_around(ascending: Ints, share: float) -> tuple[int, int]:
-    """The least and the largest latency of the requests that stand for a quantile: those of the ranks around it."""
-    n = len(ascending)
-    at = quantile_rank(n, share)
-    half = max(round(BAND_SHARE * n), BAND_REQUESTS_MIN // 2)
-    # No further to one side than to the other, or the band's middle would not be the quantile.
-    half = min(half, max(at, 1), max(n - 1 - at, 1))
-    return int(ascending[max(at - half, 0)]), int(ascending[min(at + half, n - 1)])
-
-
-def parts_of(quantile_ns: int, segments_ns: Ints) -> Floats:
-    """What a quantile is made of, by the `segments_ns` [n, K] of the requests around it: K values that sum to it.
-
-    Euler's allocation, E[segment | e2e = quantile]: quantiles of the segments themselves would not add up. Each request
-    tells its shares, not its times, so that in a short run the one that took seconds does not speak for the others.
-    """
-    shares = segments_ns / np.maximum(segments_ns.sum(axis=1, keepdims=True), 1)
-    parts: Floats = shares.mean(axis=0) * quantile_ns
-    return parts
-
-
 def slices(first_us: int, last_us: int, count: int) -> list[Window]:
     """So many windows of equal length."""
     edges = [first_us + (last_us + 1 - first_us) * i // count for i in range(count + 1)]
@@ -157,7 +134,9 @@ def read_run(store: Store, name: str, window: Window, quantiles: Sequence[float]
         raise ValueError(f"{name} has no request that was answered with success{among}")
     order = np.lexsort((found["kind"], e2e_ns))
     e2e_ns, kinds = e2e_ns[order], np.asarray(found["kind"], np.int64)[order]
-    parts_ns = {q: parts_of(quantile(e2e_ns, q), _segments_around(store, e2e_ns, q, where, given)) for q in quantiles}
+    parts_ns = {
+        q: parts_by_shares(quantile(e2e_ns, q), _segments_around(store, e2e_ns, q, where, given)) for q in quantiles
+    }
     ended, more = _where(replace(window, since_us=first_us, until_us=last_us + 1), "ended_at")
     meanwhile = store.value(f"SELECT count(*) FROM requests {ended} AND {SUCCEEDED}", more)
     steal, runq = _stolen(store, first_us, last_us)

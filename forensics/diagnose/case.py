@@ -13,6 +13,7 @@ from forensics.diagnose.intervals import covered
 from forensics.diagnose.replay import without
 from forensics.diagnose.service import Part
 from forensics.diagnose.window import Bools, Event, Floats, Ints, Samples, Window
+from forensics.statistics.robust import quantile
 
 if TYPE_CHECKING:
     from forensics.diagnose.broker_view import BrokerView
@@ -96,12 +97,12 @@ class Case:
     @cached_property
     def value_ms(self) -> float:
         """The quantile, ms."""
-        return float(np.quantile(self.e2e_ms, self.quantile))
+        return quantile(self.window.requests.e2e, self.quantile) / MS
 
     @cached_property
     def median_ms(self) -> float:
         """The median, ms."""
-        return float(np.median(self.e2e_ms))
+        return quantile(self.window.requests.e2e, 0.5) / MS
 
     @cached_property
     def tail(self) -> Bools:
@@ -141,7 +142,7 @@ class Case:
     def gain(self, counterfactual: Ints) -> Gain:
         """The gain with these end-to-end times (ns) instead."""
         saved = (self.window.requests.e2e - counterfactual).astype(np.int64)
-        lower_ms = self.value_ms - float(np.quantile(counterfactual, self.quantile)) / MS
+        lower_ms = self.value_ms - quantile(counterfactual, self.quantile) / MS
         return Gain(saved, lower_ms, float(saved[self.tail].mean()) / MS)
 
     @staticmethod

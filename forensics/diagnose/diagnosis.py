@@ -19,6 +19,7 @@ from forensics.diagnose.who import contrasts_of, mix_or_rate
 from forensics.diagnose.window import NothingToDiagnose, Window, ids, take
 from forensics.statistics.contrast import Contrast
 from forensics.statistics.mix import QuantileChange
+from forensics.statistics.quantiles import allocate
 from forensics.store import Store
 from shared.timeline import CLASS_OF
 
@@ -190,17 +191,11 @@ def diagnose(
 
 
 def _shares(case: Case, columns: Mapping[Any, Any], kinds: Mapping[Any, str]) -> list[Share]:
-    """What requests about the quantile and about the median consist of: both add up to their own mean."""
-    order = np.argsort(case.e2e_ms, kind="stable")
-    near = {}
-    for p in (case.quantile, 0.5):
-        middle, half = p * (len(order) - 1), max(15, round(0.0025 * len(order)))
-        near[p] = order[max(0, int(middle) - half) : int(middle) + half + 1]
-    shares = []
-    for name, ns in columns.items():
-        high, low = (float(ns[near[p]].mean()) / MS for p in (case.quantile, 0.5))
-        if high or low:
-            shares.append(Share(str(name), kinds[name], high, low))
+    """What the quantile and the median consist of: both add up."""
+    high, low = (allocate(case.window.requests.e2e, columns, p).parts_ns for p in (case.quantile, 0.5))
+    shares = [
+        Share(str(name), kinds[name], high[name] / MS, low[name] / MS) for name in columns if high[name] or low[name]
+    ]
     return sorted(shares, key=lambda s: s.at_median_ms - s.at_quantile_ms)
 
 

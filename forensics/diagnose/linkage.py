@@ -8,6 +8,7 @@ import numpy as np
 from forensics.diagnose.case import Case
 from forensics.diagnose.when import Onset
 from forensics.diagnose.window import Bools
+from forensics.statistics.robust import quantile
 
 RISEN = 1.2
 FALLEN = 0.9
@@ -74,7 +75,7 @@ def _of_level(case: Case) -> list[Rule]:
 
 
 def _quantile(case: Case, among: Bools) -> float:
-    return float(np.quantile(case.e2e_ms[among], case.quantile))
+    return quantile(case.e2e_ms[among], case.quantile)
 
 
 def _per_s(case: Case, among: Bools) -> float:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from forensics.compare import Comparison, compare
-from forensics.run_figures import Run, band_around, parts_of, quantile
+from forensics.run_figures import Run
 from forensics.segments_sql import SEGMENTS
+from forensics.statistics.quantiles import allocate
 
 MS = 1_000_000
 FORWARD, QUEUE = SEGMENTS.index("forward"), SEGMENTS.index("stream_wait")
@@ -25,12 +26,11 @@ def run(
     segments[:, FORWARD] = np.where(kinds, 50, 10) * forward * rng.lognormal(0, 0.1, requests) * MS
     order = np.argsort(segments.sum(axis=1))
     e2e = segments.sum(axis=1)[order]
-    low, high = band_around(e2e, 0.99)
-    band = segments[(segments.sum(axis=1) >= low) & (segments.sum(axis=1) <= high)]
+    parts = allocate(segments.sum(axis=1), dict(zip(SEGMENTS, segments.T, strict=True)), 0.99).parts_ns
     told: dict[str, Any] = {
         "name": f"run {seed}", "first_us": at_s * 1_000_000, "last_us": (at_s + 10) * 1_000_000, "e2e_ns": e2e,
         "kinds": kinds[order], "kind_names": ["small", "large"], "requests": requests, "answered_meanwhile": requests,
-        "errors": 0, "left": 0, "parts_ns": {0.99: parts_of(quantile(e2e, 0.99), band)},
+        "errors": 0, "left": 0, "parts_ns": {0.99: np.array([*parts.values()])},
     }  # fmt: skip
     return Run(**(told | changes))
 

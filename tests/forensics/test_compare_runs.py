@@ -3,14 +3,12 @@
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
-from simulated_runs import FORWARD, MS, QUEUE, compared, run, sides
+from simulated_runs import MS, compared, run, sides
 
 from forensics.compare import mix_and_rate
 from forensics.compare_report import lines, to_json
-from forensics.run_figures import band_around, parts_of, quantile, slices
-from forensics.segments_sql import SEGMENTS
+from forensics.run_figures import quantile, slices
 
 
 def test_a_slower_pass_is_shown_and_found_in_the_segment() -> None:
@@ -32,23 +30,6 @@ def test_the_parts_sum_to_the_quantile_exactly() -> None:
     c = compared(a, b)
     for runs, total in ((a, sum(p.a_ns for p in c.parts)), (b, sum(p.b_ns for p in c.parts))):
         assert total == pytest.approx(sum(quantile(r.e2e_ns, 0.99) for r in runs) / len(runs), abs=0.01)
-
-
-def test_one_request_that_took_seconds_does_not_speak_for_the_quantile() -> None:
-    """In a short run it is within the ranks around p99, yet the parts stay those of its neighbours."""
-    segments = np.zeros((9, len(SEGMENTS)), np.int64)
-    segments[:, FORWARD] = 10 * MS
-    segments[-1, QUEUE] = 5_000 * MS
-    parts = parts_of(10 * MS, segments)
-    assert parts.sum() == pytest.approx(10 * MS)
-    assert parts[FORWARD] > 8 * MS
-
-
-def test_the_requests_around_a_quantile_lie_evenly_about_it() -> None:
-    """A half per cent of many, 31 of few, and near the end fewer rather than lopsided ones."""
-    for n, share, first, last in ((100_000, 0.99, 98_749, 99_249), (1_000, 0.5, 484, 514), (1_000, 0.99, 979, 999)):
-        assert band_around(np.arange(n), share) == (first, last)
-    assert band_around(np.arange(1), 0.99) == (0, 0)
 
 
 def test_no_difference_says_what_is_ruled_out() -> None:

@@ -42,12 +42,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What requests at some quantiles consist of. The parts of each sum to its `total_ms`, which is the mean of
-    the requests next to the quantile; `value_ms` is the quantile itself."""
+    """What some quantiles consist of. The parts of each sum to its `total_ms`, the quantile."""
 
     title: str
     quantiles: Sequence[float]
-    value_ms: Sequence[float]
     total_ms: Sequence[float]
     parts: Sequence[Part]
 
@@ -109,7 +107,7 @@ def _composition(
     title: str, case: Case, columns: Mapping[str, Ints], kinds: Mapping[str, str], quantiles: Sequence[float]
 ) -> Composition:
     found = [allocate(case.window.requests.e2e, columns, p) for p in quantiles]
-    total = [a.value_ns / MS for a in found]
+    total = [a.quantile_ns / MS for a in found]
     ms = {name: [a.parts_ns[name] / MS for a in found] for name in columns}
     large = [
         name
@@ -120,7 +118,7 @@ def _composition(
     parts = [Part(name, kinds[name], ms[name]) for name in columns if name in kept]
     if rest := [ms[name] for name in columns if name not in kept and any(ms[name])]:
         parts.append(Part(OTHER, OTHER, [sum(x) for x in zip(*rest, strict=True)]))
-    return Composition(title, quantiles, [a.quantile_ns / MS for a in found], total, parts)
+    return Composition(title, quantiles, total, parts)
 
 
 CLASSES_MAX = 8

@@ -129,9 +129,8 @@ def _composition(identity: str, title: str, c: Composition, d: Diagnosis) -> Pan
         for letter, colour, part in breakdown_charts.lettered(c)
     ]
     total = ["", "sum", "", *(f"{x:,.2f}" for x in c.total_ms), f"{c.total_ms[asked] - c.total_ms[middle]:+,.2f}"]
-    exact = ", ".join(f"{p} {svg.ms(x)}" for p, x in zip(quantiles, c.value_ms, strict=True))
     note = (
-        f"The mean of the requests next to each quantile, so the parts add up ({exact}). "
+        "Each quantile, split as the requests next to it are on average, so the parts add up. "
         "The p99s of the parts would not: their sum says nothing about p99."
     )
     body = [
