@@ -73,7 +73,9 @@ def bin_times(at_ns: Ints, width_ns: int, span: tuple[int, int]) -> Bins:
 
 
 def in_order(at_ns: Ints, *columns: Numbers) -> tuple[Numbers, ...]:
-    """The columns sorted by time; what is sorted already is not copied."""
+    """The columns sorted by time; what is sorted already is not copied. ValueError if they are not as long."""
+    if any(len(column) != len(at_ns) for column in columns):
+        raise ValueError(f"{len(at_ns)} instants, but columns of {[len(column) for column in columns]}; one for each")
     if bool(np.all(at_ns[1:] >= at_ns[:-1])):
         return (at_ns, *columns)
     order = np.argsort(at_ns, kind="stable")

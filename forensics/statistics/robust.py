@@ -59,7 +59,8 @@ def noise(series: Floats) -> tuple[float, float]:
         return 0.0, 0.0
     one, two = (spread(series[lag:] - series[:-lag]) for lag in (1, 2))
     if one == 0:
-        return 0.0, 0.0
+        # More than half are as their neighbours (seconds without an event, say): the others are the noise.
+        return float(np.std(np.diff(series))) / 2**0.5, 0.0
     r = min(max((two / one) ** 2 - 1, 0.0), 0.9)
     return one / (2 * (1 - r)) ** 0.5, r
 

@@ -6,6 +6,9 @@ the noise's autocorrelation is worth. E-divisive compares whole distributions (M
 permutations how far apart chance would drive them. It needs no model, but is less sharp.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from forensics.statistics.robust import Floats, Ints, noise
@@ -14,6 +17,8 @@ PIECE_MIN = 4
 """A level holds for at least so many bins; one bin off is an outlier, not a level."""
 PERMUTATIONS = 199
 ALPHA = 0.01
+AGREE_BINS = 4
+"""The two detectors mean the same cut if they are this close."""
 BLOCK = 5
 """Bins are permuted in blocks: neighbours stay neighbours, so chance gets credit for their likeness."""
 _LEVELS = 32
@@ -46,9 +51,8 @@ def pelt(series: Floats, *, piece_min: int = PIECE_MIN) -> list[int]:
         costs = best[open_cuts] + squares[end] - squares[open_cuts] - step * step / (end - open_cuts)
         least = int(np.argmin(costs))
         best[end], cut[end] = costs[least] + penalty, open_cuts[least]
-        # Who costs more than a cut here never wins again: whatever comes is at least as dear with the older start.
-        # But a
-        # piece that begins here must first be long enough.
+        # Who costs more than a cut here never wins again: whatever comes is at least as dear with the older start. But
+        # a piece that begins here must first be long enough.
         open_until[costs >= best[end]] = np.minimum(open_until[costs >= best[end]], end + piece_min)
         still = open_until > end + 1
         open_cuts, open_until = open_cuts[still], open_until[still]
@@ -59,26 +63,24 @@ def pelt(series: Floats, *, piece_min: int = PIECE_MIN) -> list[int]:
     return starts[::-1]
 
 
-def e_divisive(series: Floats, *, piece_min: int = PIECE_MIN, alpha: float = ALPHA, seed: int = 0) -> list[int]:
-    """Where the distribution changes, as indices of `series` [bins]: cut in two where it differs most, and again.
+class Split(NamedTuple):
+    """Where a piece parts into two distributions best, and the probability that chance parts one as far.
 
-    In one dimension the energy distance is twice the integral of the squared difference of the distribution functions
-    (Szekely and Rizzo), which costs n x levels, not n^2: 199 permutations of 150 bins take 20 ms.
+    `beside` is how far the two are apart in units of what chance does on average.
     """
-    rng = np.random.default_rng(seed)
-    starts = []
-    pieces = [(0, len(series))]
-    while pieces:
-        first, last = pieces.pop()
-        at = _split(series[first:last], piece_min, alpha, rng)
-        if at is not None:
-            starts.append(first + at)
-            pieces += [(first, first + at), (first + at, last)]
-    return sorted(starts)
+
+    at: int
+    p_value: float
+    beside: float
 
 
-def _split(series: Floats, piece_min: int, alpha: float, rng: np.random.Generator) -> int | None:
-    """Where a piece parts into two distributions, if it does."""
+def e_divisive(series: Floats, *, piece_min: int = PIECE_MIN, alpha: float = ALPHA, seed: int = 0) -> Split | None:
+    """The best split of a series [bins] in two, by the energy distance; None if there is nothing to split.
+
+    In one dimension this distance is twice the integral of the squared difference of the distribution functions
+    (Szekely and Rizzo), which costs n x levels, not n^2: 199 permutations of 150 bins take 8 ms. A p-value above
+    `alpha` is a rough one: no more is asked then.
+    """
     count = len(series)
     if count < 2 * piece_min:
         return None
@@ -90,13 +92,44 @@ def _split(series: Floats, piece_min: int, alpha: float, rng: np.random.Generato
     walk = ((below - below.mean(axis=0)) * np.sqrt(np.diff(levels))).astype(np.float32)
     at, distance = _farthest(walk[None], piece_min)
 
-    as_far = 0
-    for done in range(0, PERMUTATIONS, 20):
-        orders = block_orders(count, min(BLOCK, max(count // 10, 1)), min(20, PERMUTATIONS - done), rng)
-        as_far += int(np.sum(_farthest(walk[orders], piece_min)[1] >= distance))
-        if (1 + as_far) / (PERMUTATIONS + 1) > alpha:
-            return None  # no need to ask the rest
-    return int(at[0])
+    rng = np.random.default_rng(seed)
+    chance: list[float] = []
+    while len(chance) < PERMUTATIONS:
+        # Blocks, but enough of them to be shuffled in many ways.
+        orders = block_orders(count, min(BLOCK, max(count // 15, 1)), min(20, PERMUTATIONS - len(chance)), rng)
+        chance += _farthest(walk[orders], piece_min)[1].tolist()
+        if _share_at_least(chance, float(distance[0])) > alpha * (PERMUTATIONS + 1) / (len(chance) + 1):
+            break
+    return Split(
+        int(at[0]), _share_at_least(chance, float(distance[0])), float(distance[0]) / max(float(np.mean(chance)), 1e-30)
+    )
+
+
+def confirmed(series: Floats, cuts: Sequence[int], *, alpha: float = ALPHA, seed: int = 0) -> list[int]:
+    """Of these cuts of a series [bins], those that e-divisive makes too, between the cuts on both sides.
+
+    As long as there are others, the worst is given up and its neighbours are asked again, now with longer pieces. So an
+    episode is not lost, as it is if e-divisive begins with the whole series: a minute of five is no good split of it.
+    """
+    kept = list(cuts)
+    asked: dict[tuple[int, int, int], Split | None] = {}
+    while kept:
+        doubtful = []
+        for around in zip([0, *kept[:-1]], kept, [*kept[1:], len(series)], strict=True):
+            first, cut, last = around
+            if around not in asked:
+                asked[around] = e_divisive(series[first:last], alpha=alpha, seed=seed)
+            split = asked[around]
+            if split is None or split.p_value > alpha or abs(first + split.at - cut) > AGREE_BINS:
+                doubtful.append((split.beside if split is not None and split.p_value > alpha else 0.0, cut))
+        if not doubtful:
+            break
+        kept.remove(min(doubtful)[1])
+    return kept
+
+
+def _share_at_least(chance: Sequence[float], value: float) -> float:
+    return (1 + sum(c >= value for c in chance)) / (len(chance) + 1)
 
 
 def block_orders(count: int, block: int, orders: int, rng: np.random.Generator) -> Ints:
