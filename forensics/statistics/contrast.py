@@ -1,9 +1,9 @@
 """For whom is it slow? Values of attributes that slow requests have and others have not, ranked by milliseconds.
 
-Theory of operation. Slow is who is beyond the 98th percentile of the *excess*: the latency less what was to be expected
-of a request of this size under this load. By raw latency the size would always win. For each value of each attribute
-it is asked how much excess of slow requests there is among those that have it, beyond what there would be if they were
-as the others of their stratum. That is in milliseconds, and a share of all; a value that makes slow 40 times as
+Theory of operation. A request's *excess* is its latency less what was to be expected of its size under its load: by
+raw latency the size would always win. Slow is whose excess stands out, 2 % of requests and up to a tenth. For each
+value of each attribute it is asked how much excess the slow requests that have it hold, beyond what they would if they
+were as the others of their stratum. That is in milliseconds, and a share of all: a value that makes slow 40 times as
 probable and explains half a per cent is noise, one with 3 times and 80 per cent is the answer.
 
 Pairs of values are looked at too. A pair is told only if its requests are clearly worse off than those of either value
@@ -16,21 +16,17 @@ batch), what a clump says is counted once. Without them intervals and p-values b
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from math import erfc, exp, log
-from typing import NamedTuple
+from math import exp
 
 import numpy as np
 
 from forensics.statistics.attributes import Amounts, Names, Term, named
-from forensics.statistics.robust import Floats, Ints, Mask, quantile
+from forensics.statistics.risk import SLOW_MIN, Side, compare
+from forensics.statistics.robust import Floats, Ints, Mask, quantile, spread
 
 SLOW_P = 0.98
 SUPPORT_MIN = 30
 """A value of fewer requests is not looked at."""
-SLOW_MIN = 5
-"""Nor one of fewer slow requests."""
-CLUMPS_MIN = 3
-"""Nor one whose slow requests are in fewer clusters: one incident is no pattern."""
 FALSE_MAX = 0.05
 """So many of the contrasts that are told may be false (Benjamini and Hochberg)."""
 DENSER = 1.3
@@ -38,6 +34,8 @@ ALL_OF_IT = 0.8
 SAME = 0.95
 BEAM = 30
 TOLD_MAX = 20
+_STANDS_OUT = 6
+_SLOW_P_LEAST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,8 @@ class Contrast:
     `excess_ns` is what slow requests among them have beyond what they would as the others of their stratum, summed, and
     `excess_share` that of all slow excess. `coverage` is the share of slow requests that are among them. `risk_ratio`
     is how many times as probable slow is, with 95 % between `lo` and `hi`; `false_share` is the share of false ones
-    among the contrasts that are at least as sure. In `strata_held` of `strata_tested` strata it is so too. `also` are
-    terms of (nearly) the same requests: nothing here can tell them apart.
+    among the contrasts that are at least as sure. In `strata_held` of `strata_tested` strata it is so too, by half as
+    much (of the logarithm) or more. `also` are terms of (nearly) the same requests: nothing here can tell them apart.
     """
 
     terms: tuple[Term, ...]
@@ -67,6 +65,16 @@ class Contrast:
     also: tuple[tuple[Term, ...], ...] = ()
 
 
+def slow_from(excess_ns: Ints, slow_p: float = SLOW_P) -> float:
+    """The excess beyond which a request is slow: the quantile, or less where more requests stand out.
+
+    Standing out is 6 standard deviations (by the median deviation) beyond the median; at most a tenth of all are slow.
+    With the quantile alone, the worst of two causes would hide the other.
+    """
+    outstanding = float(np.median(excess_ns)) + _STANDS_OUT * spread(excess_ns)
+    return min(quantile(excess_ns, slow_p), max(quantile(excess_ns, _SLOW_P_LEAST), outstanding))
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Requests that share terms: who they are, and their slow ones (indices into the table's)."""
@@ -76,6 +84,11 @@ class _Group:
     slow: Mask
     requests: int
     excess_ns: float
+
+    @property
+    def is_pair(self) -> bool:
+        """Two terms, not one."""
+        return len(self.terms) == 2
 
 
 def mine(
@@ -93,13 +106,22 @@ def mine(
     All arrays are [requests]: `excess_ns` is latency less expectation, which may be negative; `strata` and `clusters`
     are codes >= 0. Comparisons are made within the strata (load and size, say), so what only goes with them is not
     told.
+
+    Measured on 5 minutes of 26 requests/s with 14 attributes, clusters of 10 s or 1 s, 60 runs each (not those of the
+    tests), and the excess of the service time: a slow worker, a slow pair of worker and tenant, a slow rare tenant and
+    long inputs came first in all, with 0 to 4 others told in all 60; clean runs told something in 1 of 120. By latency,
+    where those who wait for the slow are slow too, they came first in 50 to 59 of 60, and clean runs told something in
+    9 of 120. So take the excess of the segment that Euler's allocation points to. Without clusters, the latency of
+    clean runs told something in 13 of 20.
+    10,000 requests with 20 attributes take 0.1 s, a million 3 s.
     """
     if len(excess_ns) < 2 * support_min:
         return []
-    table = _Table.of(excess_ns, strata, clusters, slow_p)
+    slow = excess_ns > slow_from(excess_ns, slow_p)
+    table = _Table.of(excess_ns, slow, strata, clusters)
     if table.total_ns <= 0:
         return []
-    by_name = named(attributes, excess_ns > quantile(excess_ns, slow_p))
+    by_name = named(attributes, slow)
     singles = []
     for name, attribute in by_name.items():
         codes = attribute.codes[table.order]
@@ -112,11 +134,11 @@ def mine(
     beam = sorted((g for g in singles if g.excess_ns > 0), key=lambda g: -g.excess_ns)[:BEAM]
     pairs = table.pairs(beam, support_min)
     worth = _collapsed([g for g in singles if g.excess_ns > 0], [g for g in pairs if g.excess_ns > 0])
-    parents = {g.terms[0]: g for g in singles}
+    everybody, sides = table.everybody(), {g.terms[0]: table.side(g) for g in beam}
     told = [
         contrast
         for group in worth
-        if (contrast := table.contrast(group, [parents[t] for t in group.terms] if len(group.terms) > 1 else ()))
+        if (contrast := table.contrast(group, everybody, [sides[t] for t in group.terms] if group.is_pair else ()))
     ]
     # All that were looked at count, also those that were not worth a test; pairs for themselves, as there are so many.
     told = [
@@ -126,14 +148,6 @@ def mine(
     sure = [c for c in told if c.false_share <= false_max]
     groups = {g.terms: g for g in worth}
     return _merged(sorted(sure, key=lambda c: -c.excess_ns), groups)[:TOLD_MAX]
-
-
-class _Risk(NamedTuple):
-    """A ratio of probabilities, the standard error of its logarithm, and its p-value, two-sided."""
-
-    ratio: float
-    error: float
-    p_value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +167,14 @@ class _Table:
         return float(self.slow_ns.sum())
 
     @classmethod
-    def of(cls, excess_ns: Ints, strata: Ints | None, clusters: Ints | None, slow_p: float) -> "_Table":
+    def of(cls, excess_ns: Ints, slow: Mask, strata: Ints | None, clusters: Ints | None) -> "_Table":
         count = len(excess_ns)
         stratum = np.zeros(count, dtype=np.int64) if strata is None else np.unique(strata, return_inverse=True)[1]
         order = np.argsort(stratum, kind="stable")
         borders = np.concatenate([[0], np.cumsum(np.bincount(stratum))])
         ordered = excess_ns[order]
         usual = np.array([np.median(ordered[a:b]) for a, b in pairwise(borders)])
-        slow_at = np.flatnonzero(ordered > quantile(excess_ns, slow_p))
+        slow_at = np.flatnonzero(slow[order])
         slow_stratum = stratum[order[slow_at]]
         grouped = None if clusters is None else np.unique(clusters[order], return_inverse=True)[1]
         return cls(
@@ -207,19 +221,20 @@ class _Table:
                 found.append(group)
         return found
 
-    def contrast(self, group: _Group, parents: Sequence[_Group] = ()) -> Contrast | None:
+    def contrast(self, group: _Group, everybody: Side, parents: Sequence[Side]) -> Contrast | None:
         """The group with all that is told of it; None if too few slow requests, or clumps of them, are in it.
 
         A pair is as sure as the less sure of: its second value matters among those with the first, and the other way.
         """
-        risk = self._risk(group.members, group.slow, ~group.members, ~group.slow)
+        mine = self.side(group)
+        risk = compare(mine, everybody - mine)
         if risk is None:
             return None
         p_value = risk.p_value
         for parent in parents:
-            within = self._risk(group.members, group.slow, parent.members & ~group.members, parent.slow & ~group.slow)
+            within = compare(mine, parent - mine)
             p_value = max(p_value, within.p_value if within is not None and within.ratio > 1 else 1.0)
-        held, tested = self._strata(group)
+        held, tested = self._strata(group, risk.ratio)
         return Contrast(
             terms=group.terms,
             requests=group.requests,
@@ -236,47 +251,37 @@ class _Table:
             strata_tested=tested,
         )
 
-    def _risk(self, mine: Mask, mine_slow: Mask, others: Mask, others_slow: Mask) -> "_Risk | None":
-        """How many times as probable slow is for some requests as for others; None where too little is known."""
-        a, c = float(mine_slow.sum()), float(others_slow.sum())
-        mine_count, others_count = int(np.count_nonzero(mine)), int(np.count_nonzero(others))
-        if a < SLOW_MIN or others_count == 0:
-            return None
-        c = max(c, 0.5)  # half a request where there is none: a ratio to 0 has no interval
-        ratio = (a / mine_count) / (c / others_count)
-        variance, freedom = 1 / a - 1 / mine_count + 1 / c - 1 / others_count, float("inf")
-        if self.clusters is not None:
-            slow_cluster = self.clusters[self.slow_at]
-            a_of, c_of, mine_of, others_of = (
-                np.bincount(clusters, minlength=self.cluster_count)
-                for clusters in (
-                    slow_cluster[mine_slow],
-                    slow_cluster[others_slow],
-                    self.clusters[mine],
-                    self.clusters[others],
-                )
-            )
-            if np.count_nonzero(a_of) < CLUMPS_MIN:
-                return None
-            # What each cluster moves the logarithm of the ratio by, to first order.
-            squares = ((a_of - a / mine_count * mine_of) / a - (c_of - c / others_count * others_of) / c) ** 2
-            variance = max(variance, float(squares.sum()))
-            # A few clusters know little of how much clusters differ.
-            freedom = max(int(np.count_nonzero(a_of + c_of)) - 1, 1)
-        z = abs(log(ratio)) / variance**0.5
-        # Student's t as a normal one (Abramowitz and Stegun, 26.7.8).
-        z *= (1 - 1 / (4 * freedom)) / (1 + z * z / (2 * freedom)) ** 0.5
-        return _Risk(ratio, variance**0.5, erfc(z / 2**0.5))
+    def side(self, group: _Group) -> Side:
+        """The group as a side of a comparison."""
+        if self.clusters is None:
+            return Side(group.requests, int(group.slow.sum()))
+        return Side(
+            group.requests,
+            int(group.slow.sum()),
+            np.bincount(self.clusters[group.members], minlength=self.cluster_count),
+            np.bincount(self.clusters[self.slow_at[group.slow]], minlength=self.cluster_count),
+        )
 
-    def _strata(self, group: _Group) -> tuple[int, int]:
-        """In how many strata slow is more probable in the group than beside it, of those that can tell."""
+    def everybody(self) -> Side:
+        """All requests, as a side that another can be taken from."""
+        if self.clusters is None:
+            return Side(len(self.order), len(self.slow_at))
+        return Side(
+            len(self.order),
+            len(self.slow_at),
+            np.bincount(self.clusters, minlength=self.cluster_count),
+            np.bincount(self.clusters[self.slow_at], minlength=self.cluster_count),
+        )
+
+    def _strata(self, group: _Group, ratio: float) -> tuple[int, int]:
+        """In how many strata slow is more probable by the root of the ratio or more, and how many can tell."""
         mine = self._counts(group.members)
         others = np.diff(self.borders) - mine
         slow_mine, slow_others = (
             np.bincount(self.slow_stratum[which], minlength=len(mine)) for which in (group.slow, ~group.slow)
         )
         tested = (mine >= 10) & (others >= 10) & (slow_mine + slow_others >= SLOW_MIN)
-        held = tested & (slow_mine * others > slow_others * mine)
+        held = tested & (slow_mine * others > ratio**0.5 * slow_others * mine)
         return int(held.sum()), int(tested.sum())
 
     def _counts(self, members: Mask) -> Ints:
