@@ -113,8 +113,8 @@ def block_interval(
     blocks. Fewer than 8 blocks: ValueError, since nothing could be said.
 
     Measured on M/M/1 with load 0.7, 20/s, whose truth is known, 100 runs each: an interval that says 95 % has the
-    median in 89 to 96 % of runs, p99 in 79 % (300 s) to 84 % (1,000 s); the rest of p99's truths are above it, since
-    the runs had no such outage. Say "about 80 %" of a p99, or compare repeated runs (`runs.py`).
+    median in 89 to 96 % of runs, p99 in 79 % (300 s) to 84 % (1,000 s). Nearly all other truths of p99 are above it,
+    in runs that saw no such outage. Say "about 80 %" of a p99, or compare repeated runs (`runs.py`).
     """
     block_ns = block_ns or block_length(at_ns, columns[0])
     blocks = (int(at_ns[-1]) - int(at_ns[0]) + 1) // block_ns
@@ -124,14 +124,12 @@ def block_interval(
     drawn = replicates(statistic, at_ns, *columns, block_ns=block_ns, resamples=resamples, seed=seed)
     lo, hi = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     wider = t_over_normal(level, blocks - 1) * (blocks / (blocks - 1)) ** 0.5
-    return Interval(
-        estimate, estimate - wider * (estimate - float(lo)), estimate + wider * (float(hi) - estimate), blocks
-    )
+    below, above = estimate - float(lo), float(hi) - estimate
+    return Interval(estimate, estimate - wider * below, estimate + wider * above, blocks)
 
 
 def t_over_normal(level: float, freedom: int) -> float:
-    """How much wider Student's two-sided interval is than a normal one (Cornish and Fisher's series; 0.5 % from 4
-    on)."""
+    """How much wider Student's two-sided interval is than a normal one: Cornish and Fisher's series, to 0.5 %."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     first = (z**2 + 1) / (4 * freedom)
     second = (5 * z**4 + 16 * z**2 + 3) / (96 * freedom**2)

@@ -47,7 +47,7 @@ def shares(
     All arrays are [requests], int64 ns; the parts of a request sum to its total. A request beyond the quantile
     `winsorised_at` is scaled down with all its parts, so its parts still sum to it; 1 leaves everything as it is.
 
-    A million requests with 25 parts take 0.5 s.
+    A million requests with 25 parts take 0.5 to 1.3 s.
     """
     names = list(parts)
     cap = quantile(total, winsorised_at)
