@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from forensics.statistics.binning import BIN_NS, REQUESTS_MIN, Bins, bin_times, bin_width, in_order
-from forensics.statistics.bootstrap import correlated_items
+from forensics.statistics.correlation import correlated_items
 from forensics.statistics.robust import Floats, Ints, noise
 from forensics.statistics.shifts import AGREE_BINS, ALPHA, PIECE_MIN, confirmed, pelt
 

@@ -4,17 +4,15 @@ A window with more large requests is slower though nothing is wrong, and needs a
 strata (size and path, say, as one integer code each). The mix effect is what the change of the strata's shares does at
 unchanged latencies, the rate effect what the change of the strata's latencies does at unchanged shares.
 
-Means: Kitagawa (1955), Oaxaca and Blinder (1973), in the symmetric form that needs no choice of a reference; the sum
-is exact. Quantiles: DiNardo, Fortin and Lemieux (1996), the old window reweighted to the new one's mix. A stratum that
-only one window knows belongs to the mix, in both.
+The old window is reweighted to the new one's mix (DiNardo, Fortin and Lemieux, 1996). A stratum that only one window
+knows belongs to the mix.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.statistics.robust import Floats, Ints, Numbers, quantile, weighted_quantile
+from forensics.statistics.robust import Ints, Numbers, quantile, weighted_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +25,6 @@ class Window:
     def __post_init__(self) -> None:
         if len(self.value_ns) != len(self.strata) or not len(self.strata):
             raise ValueError(f"{len(self.value_ns)} values and {len(self.strata)} strata; need as many, and at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class MeanChange:
-    """change_ns = mix_ns + rate_ns, and each of the two is the sum over the strata, by code.
-
-    A stratum's mix effect is told against the overall mean: more requests of a slow stratum and fewer of a fast one
-    both count as slower.
-    """
-
-    change_ns: float
-    mix_ns: float
-    rate_ns: float
-    mix_of_ns: Mapping[int, float]
-    rate_of_ns: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +52,13 @@ class QuantileChange:
         return self.after_ns - self.reweighted_ns
 
 
-def mean_change(before: Window, after: Window) -> MeanChange:
-    """Part the change of the mean into mix and rate."""
-    codes, (share_a, share_b), (mean_a, mean_b) = _by_stratum(before, after)
-    typical = (mean_a + mean_b) / 2
-    # Shares sum to 1 in both windows, so taking the overall mean off changes no sum, only what each stratum is told.
-    overall = float(typical @ (share_a + share_b)) / 2
-    mix = (share_b - share_a) * (typical - overall)
-    rate = (share_a + share_b) / 2 * (mean_b - mean_a)
-    return MeanChange(
-        float(np.mean(after.value_ns)) - float(np.mean(before.value_ns)),
-        float(mix.sum()),
-        float(rate.sum()),
-        dict(zip(codes.tolist(), mix.tolist(), strict=True)),
-        dict(zip(codes.tolist(), rate.tolist(), strict=True)),
-    )
-
-
 def quantile_change(before: Window, after: Window, p: float) -> QuantileChange:
     """Part the change of the p-quantile into mix and rate."""
-    codes, (share_a, share_b), _ = _by_stratum(before, after)
+    codes = np.unique(np.concatenate([before.strata, after.strata]))
+    share_a, share_b = (
+        np.bincount(np.searchsorted(codes, window.strata), minlength=len(codes)) / len(window.strata)
+        for window in (before, after)
+    )
     known = share_a > 0
     ratio = np.divide(share_b, share_a, out=np.zeros(len(codes)), where=known)
     weight_a = ratio[np.searchsorted(codes, before.strata)] / len(before.strata)
@@ -103,18 +73,3 @@ def quantile_change(before: Window, after: Window, p: float) -> QuantileChange:
         float(share_b[known].sum()),
         float(weights.sum() ** 2 / (weights**2).sum()),
     )
-
-
-def _by_stratum(before: Window, after: Window) -> tuple[Ints, tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """The codes of all strata, their shares in both windows and their means (the other window's where one has none)."""
-    codes = np.unique(np.concatenate([before.strata, after.strata]))
-    counts, means = [], []
-    for window in (before, after):
-        at = np.searchsorted(codes, window.strata)
-        count = np.bincount(at, minlength=len(codes))
-        counts.append(count)
-        means.append(np.bincount(at, window.value_ns, minlength=len(codes)) / np.maximum(count, 1))
-    share_a, share_b = (count / count.sum() for count in counts)
-    mean_a = np.where(counts[0] > 0, means[0], means[1])
-    mean_b = np.where(counts[1] > 0, means[1], means[0])
-    return codes, (share_a, share_b), (mean_a, mean_b)
