@@ -23,10 +23,20 @@ import torch
 
 from shared import clock
 from shared.errors import ErrorKind, SettingsError, TailraceError
+from worker import graphs
+from worker.graphs import RowGraphs
 from worker.meter import ThreadMeter, Usage
 from worker.models import replies
 from worker.models.convert import map_tensors
-from worker.models.interface import Model, ModelConfig, ModelInputError, ModelReply, ModelRequest, ModelRetry
+from worker.models.interface import (
+    Model,
+    ModelConfig,
+    ModelInputError,
+    ModelLoadError,
+    ModelReply,
+    ModelRequest,
+    ModelRetry,
+)
 
 ERROR_TEXT_MAX = 2_000
 """Characters of an exception's text that travel to the client."""
@@ -134,6 +144,9 @@ class Device:
         torch.set_num_threads(self.threads)
         self._local.meter = ThreadMeter()
 
+    def prepare_model(self, model: Model, config: ModelConfig) -> None:
+        """Make a loaded model ready for this device; called once, before there is any work. Raises ModelLoadError."""
+
     def execute(
         self,
         model: Model,
@@ -236,6 +249,30 @@ class CudaDevice(Device):
         self._compute = _stream(self._device)
         # Two threads enqueue on one stream: without the lock the kernels of their batches would interleave.
         self._enqueue = threading.Lock()
+        self._graphs: dict[Model, RowGraphs] = {}
+
+    def prepare_model(self, model: Model, config: ModelConfig) -> None:
+        """Capture the graphs that the model asks for."""
+        if not config.graph_rows:
+            return
+        label = f"{config.name}/{config.version}"
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self._compute):
+                batch = map_tensors(model.collate(list(model.examples())[:1]), lambda t: t.to(self._device))
+                self._graphs[model] = graphs.capture_all(
+                    lambda inputs: model.named(model.forward(inputs)),
+                    batch,
+                    config.graph_rows,
+                    capture=graphs.capture_on(self._compute),
+                    measure=graphs.measure_on(self._compute),
+                    label=label,
+                )
+            torch.cuda.synchronize(self._device)
+        except Exception as e:
+            raise ModelLoadError(
+                f"model '{label}': its CUDA graphs cannot be captured: {type(e).__name__}: {e}; leave graph_rows out, "
+                f"or give forward a dict of tensors whose shapes do not depend on their values"
+            ) from e
 
     def prepare_thread(self) -> None:
         super().prepare_thread()
@@ -256,7 +293,9 @@ class CudaDevice(Device):
             with self._enqueue, torch.cuda.stream(self._compute):
                 self._compute.wait_event(h2d_done)
                 begun.record()
-                outputs = model.forward(staged)
+                captured = self._graphs.get(model)
+                replayed = captured.run(staged) if captured else None
+                outputs = model.forward(staged) if replayed is None else replayed
                 done.record()
             with torch.cuda.stream(copy_out):
                 copy_out.wait_event(done)

@@ -46,7 +46,7 @@ def main(settings: WorkerSettings) -> int:
             device = devices.open_device(settings.device, threads=settings.threads)
             log.write(vitals.hello(sys.argv, torch=devices.torch_version(), torch_threads=settings.threads))
             bulk = open_bulk(settings.bulk_dir)
-            models = _load(settings, device.name, log)
+            models = _load(settings, device, log)
         except SettingsError as e:
             humanlog.get().error(f"cannot start: {e}")
             log.close("error")
@@ -69,7 +69,7 @@ def main(settings: WorkerSettings) -> int:
     return 0
 
 
-def _load(settings: WorkerSettings, device: str, log: EventLog) -> list[tuple[ModelConfig, Model]]:
+def _load(settings: WorkerSettings, device: devices.Device, log: EventLog) -> list[tuple[ModelConfig, Model]]:
     directory = Path(settings.model_repository) if settings.model_repository else repository.demo_repository()
     configs = repository.scan(directory)
     wanted = {m.strip() for m in settings.models.split(",") if m.strip()}
@@ -81,7 +81,8 @@ def _load(settings: WorkerSettings, device: str, log: EventLog) -> list[tuple[Mo
         if wanted and config.name not in wanted:
             continue
         start = clock.now_ns()
-        model = repository.load(config, device)
+        model = repository.load(config, device.name)
+        device.prepare_model(model, config)
         end = clock.now_ns()
         log.write(Evt("model_load", start, end, {"model": config.name, "version": config.version}))
         humanlog.get().info(

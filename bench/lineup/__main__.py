@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from bench.lineup import calibration, labels, leak, recorder, runs, score
+from bench.about import about
+from bench.lineup import calibration, labels, leak, recorder, remedies, runs, score
 from bench.lineup.adapter import COMMAND, ByCommand
 from bench.lineup.judge import CONFIDENT
 from bench.lineup.runs import Run, Seconds
@@ -170,6 +171,25 @@ def score_command(
         click.echo(f"no verdict of {run}: {why}", err=True)
     if out:
         score.write(told, out)
+
+
+@cli.command(name="remedies", short_help="Do the cures work that a diagnosis prints?")
+@click.argument("scenarios", nargs=-1)
+@click.option("--share", default=1.0, show_default=True, help="How strong, 0 (mild) to 1.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the JSON.")
+def remedies_command(scenarios: tuple[str, ...], share: float, out: Path | None) -> None:
+    """Inject each fault that has a cure, apply the cure while it goes on, and compare with what was before."""
+    import uvloop
+
+    humanlog.configure("lineup", level="error")
+    known: dict[str, runs.Run] = {}
+    for run in runs.development(scenarios):
+        if run.share == share and run.scenario.cure is not None:
+            known.setdefault(run.scenario.cause, run)
+    tried = uvloop.run(remedies.try_all(list(known.values()), calibration.measure(), say=click.echo))
+    if out:
+        told = {"about": about("python -m bench.lineup " + " ".join(sys.argv[1:]))}
+        out.write_text(json.dumps(told | {"cures": [one.to_json() for one in tried]}, indent=1) + "\n")
 
 
 @cli.command(name="leak", short_help="Does any text in the logs tell the label?")

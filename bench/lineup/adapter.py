@@ -100,7 +100,7 @@ def _finding(told: Mapping[str, Any]) -> Finding:
         confidence=float(told.get("confidence") or 0.0),
         family=str(told.get("family") or cause[:1]),
         segment=str(told.get("segment") or ""),
-        started_unix_us=int(told.get("started_at_us") or 0),
+        started_unix_us=int(told.get("started_us") or 0),
         culprits=frozenset(_leaves(told.get("culprits") or {})),
         delta_p99_ms=None if told.get("delta_p99_ms") is None else float(told["delta_p99_ms"]),
     )

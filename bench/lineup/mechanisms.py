@@ -93,6 +93,11 @@ def stop_beside(inside: Inside) -> None:
         os.waitpid(pid, 0)
 
 
+def be_idle(inside: Inside) -> None:
+    """In a helper: what it begins from now on runs only when nobody else wants a core."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _spin(core: int, duty: float) -> None:
     """In a child: never returns. It ends with its parent, too (prctl PR_SET_PDEATHSIG)."""
     import ctypes
@@ -147,6 +152,11 @@ def slow_down(inside: Inside, *, factor: float) -> None:
 
     for name, more in plain.items():
         setattr(model, name, slower(getattr(model, name), more))
+
+
+def is_slow(inside: Inside) -> bool:
+    """In a worker: `slow_down` was called."""
+    return "forward" in vars(inside.model)
 
 
 def full_speed(inside: Inside) -> None:

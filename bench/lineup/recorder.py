@@ -6,11 +6,12 @@ again.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,23 @@ async def record(run: Run, out: Path, speed: Speed) -> Labels:
 
 
 async def _live(run: Run, directory: Path, speed: Speed) -> _Recorded:
-    scenario, background = run.scenario, run.background
     rng = random.Random(run.seed)
+    async with started(run, directory, speed, rng) as stack:
+        s = run.seconds
+        shift_s = s.baseline * rng.uniform(-JITTER, JITTER)
+        begin_ns = clock.now_ns() + LEAD_NS
+        at_ns = [begin_ns + round(x * 1e9) for x in (0.0, s.warm_up, s.warm_up + s.baseline + shift_s)]
+        at_ns += [at_ns[2] + round(s.fault * 1e9), begin_ns + round(s.total * 1e9)]
+        async with sending(stack, begin_ns, at_ns[4]) as (sent, stop):
+            return await _phases(run, stack, rng, at_ns, sent, stop)
+
+
+@contextlib.asynccontextmanager
+async def started(
+    run: Run, directory: Path, speed: Speed, rng: random.Random, *, standbys: int = 0
+) -> AsyncIterator[Stack]:
+    """The stack of a run, ready, and its traffic planned; so many more workers wait. Raises StackFailed, CallFailed."""
+    scenario, background = run.scenario, run.background
     model = repository.make(
         directory / "models", background, {**speed.options(background.model), "threads": background.threads},
         model=scenario.model, beside=run.path.parent, rng=rng,
@@ -79,7 +95,7 @@ async def _live(run: Run, directory: Path, speed: Speed) -> _Recorded:
         repository=directory / "models",
         module=run.path,
         workers=background.workers,
-        standbys=scenario.standbys,
+        standbys=scenario.standbys + standbys,
         helpers=max(scenario.helpers, int(scenario.proxied)),
         threads=background.threads,
         proxied=scenario.proxied,
@@ -91,51 +107,49 @@ async def _live(run: Run, directory: Path, speed: Speed) -> _Recorded:
             await scenario.prepare(stack, scenario.strength_at(run.share))
         target = target_of(stack.url)
         stack.traffic = Traffic(background, authority=target.authority, model=model, seed=run.traffic_seed)
-        s = run.seconds
-        shift_s = s.baseline * rng.uniform(-JITTER, JITTER)
-        begin_ns = clock.now_ns() + LEAD_NS
-        at_ns = [begin_ns + round(x * 1e9) for x in (0.0, s.warm_up, s.warm_up + s.baseline + shift_s)]
-        at_ns += [at_ns[2] + round(s.fault * 1e9), begin_ns + round(s.total * 1e9)]
-        tally, progress = Tally(begin_ns), Progress(begin_ns, at_ns[4])
-        stack.clients = Clients(
-            target, stack.traffic, tally, progress, begin_ns=begin_ns, length_ns=at_ns[4] - begin_ns
-        )
-        stop = asyncio.Event()
-        sending = asyncio.create_task(stack.clients.finish(stop))
-        try:
-            return await _phases(run, stack, rng, at_ns, sending, stop)
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+        yield stack
+
+
+@contextlib.asynccontextmanager
+async def sending(stack: Stack, begin_ns: int, end_ns: int) -> AsyncIterator[tuple["asyncio.Task[int]", asyncio.Event]]:
+    """The clients of a stack send from one instant to the other. The task ends soon after the event is set."""
+    tally, progress = Tally(begin_ns), Progress(begin_ns, end_ns)
+    stack.clients = Clients(
+        target_of(stack.url), stack.traffic, tally, progress, begin_ns=begin_ns, length_ns=end_ns - begin_ns
+    )
+    stop = asyncio.Event()
+    sent = asyncio.create_task(stack.clients.finish(stop))
+    try:
+        yield sent, stop
+    finally:
+        sent.cancel()
+        await asyncio.gather(sent, return_exceptions=True)
 
 
 async def _phases(
-    run: Run, stack: Stack, rng: random.Random, at_ns: Sequence[int], sending: "asyncio.Task[int]", stop: asyncio.Event
+    run: Run, stack: Stack, rng: random.Random, at_ns: Sequence[int], sent: "asyncio.Task[int]", stop: asyncio.Event
 ) -> _Recorded:
     offset_us = clock.wall_us() - clock.now_ns() // 1000
     truth = Truth()
-    await _until(at_ns[1])
+    await until(at_ns[1])
     pids = [p.pid for p in (stack.gateway, *stack.workers, *stack.standbys)]
     if stack.redis.process is not None:
         pids.append(stack.redis.process.pid)
     pids.append(os.getpid())
     readings = [machine.read(pids)]
-    await _until(at_ns[2])
+    await until(at_ns[2])
     readings.append(machine.read(pids))
     if run.twin:
         started_us = clock.wall_us()
-        await _until(at_ns[3])
+        await until(at_ns[3])
     else:
         async with run.scenario.inject(stack, rng, run.scenario.strength_at(run.share), truth):
             started_us = clock.wall_us()
-            await _until(at_ns[3])
+            await until(at_ns[3])
     ended_us = clock.wall_us()
     readings.append(machine.read(pids))
-    await _until(at_ns[4])
-    await asyncio.wait([sending], timeout=ANSWERS_S)
-    stop.set()
-    await sending
-    await asyncio.sleep(SETTLE_S)
+    await until(at_ns[4])
+    await finish(sent, stop)
     if truth.culprit_kind in ("worker", "gateway"):
         truth.culprit_ids = [stack.inst_of(int(pid)) or pid for pid in truth.culprit_ids]
     truth.processes = [stack.inst_of(int(pid)) or pid for pid in truth.processes]
@@ -152,6 +166,14 @@ async def _phases(
         fault=machine.between(readings[1], readings[2]),
         tries_count=stack.clients.tries_count,
     )
+
+
+async def finish(sent: "asyncio.Task[int]", stop: asyncio.Event) -> None:
+    """Wait for the last answers, and for the log."""
+    await asyncio.wait([sent], timeout=ANSWERS_S)
+    stop.set()
+    await sent
+    await asyncio.sleep(SETTLE_S)
 
 
 def _labels(run: Run, recorded: _Recorded, logs: Path) -> Labels:
@@ -234,5 +256,6 @@ def _shown(found: Labels) -> str:
     return text + (f"; FLAGGED: {'; '.join(found.flags)}" if found.flags else "")
 
 
-async def _until(at_ns: int) -> None:
+async def until(at_ns: int) -> None:
+    """Sleep until an instant."""
     await asyncio.sleep(max(0, at_ns - clock.now_ns()) / 1e9)

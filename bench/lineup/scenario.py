@@ -40,6 +40,7 @@ DEVELOPMENT = b"development"
 Strength = Mapping[str, float]
 Inject = Callable[["Stack", random.Random, Strength, "Truth"], AbstractAsyncContextManager[None]]
 Prepare = Callable[["Stack", Strength], Awaitable[None]]
+Cure = Callable[["Stack", Strength], Awaitable[None]]
 
 
 class ScenarioError(Exception):
@@ -92,6 +93,10 @@ class Scenario:
     """Processes beside the stack in which functions of this file can be called."""
     standbys: int = 0
     """Workers that are started and loaded with the others, but serve only once they are told to."""
+    cure: Cure | None = None
+    """Does what the diagnosis prints as the cure, while what was injected goes on (`remedies.py`)."""
+    cure_standbys: int = 0
+    """Workers that wait for the cure, and are in no recording."""
     proxied: bool = False
     """The workers reach Redis through a helper (the first one), which `links.py` lets delay what passes."""
     supervised: bool = True

@@ -54,7 +54,7 @@ _ALL = (
           "Add workers, refuse earlier (deadlines, queue bounds), or degrade to a lighter model.",
           "The arrival rate did not change, or the queue did not grow with it."),
     Cause("A7", "deep_prefetch", "One worker holds requests that another could run", ("batch_wait",),
-          "Lower the worker's prefetch (`--prefetch-max`), so that it takes no more than its next batch.",
+          "Let a worker take no more ahead than its next batch: lower `max_batch_size`, which also bounds that.",
           "The other workers were busy while these requests waited."),
     Cause("B1", "worker_gc", "Garbage collection stops the worker", ("forward", "collate", "stream_wait"),
           "Freeze what is loaded (`gc.freeze()` after warm-up), keep fewer live objects in the model, raise the "
@@ -104,7 +104,7 @@ _ALL = (
           "Look at clocks, temperature and power limits of the host; move the load away.",
           "Only some inputs, workers or operators are slower."),
     Cause("E1", "periodic_job", "A job that runs by the clock takes the machine", ("forward", "gw_wake", "out_loop"),
-          "Move or spread the job, give it `nice` and `ionice`, or a cgroup.",
+          "Move or spread the job, or run it with `chrt --idle 0` and `ionice -c 3`.",
           "The slow phases do not come back at the period."),
     Cause("E3", "page_faults", "Memory is read back from disk", ("forward",),
           "Lock or pre-touch the weights, give the machine more memory.",

@@ -19,6 +19,8 @@ from forensics.diagnose.window import Bools, Floats, Ints
 SLOW_SHARE = 0.15
 """A second is slow when its passes took this much longer than they should, in the mean."""
 EPISODES_MIN = 3
+EPISODE_SHARE = 0.2
+"""Of the worst episode; what is less is no episode of the same thing."""
 REGULAR = 0.2
 """Gaps between episodes that vary by less, relative to their mean, are a period."""
 PARTS = (Part.CPU_WAIT, Part.SLOW_COMPUTE, Part.BLOCKED)
@@ -132,19 +134,29 @@ class Slowness:
     @cached_property
     def period_s(self) -> float:
         """At which distance the slow episodes begin, if that is regular; 0 if it is not, or they are too few."""
-        starts = np.flatnonzero(self.seconds & ~np.concatenate([[False], self.seconds[:-1]]))
-        if len(starts) < EPISODES_MIN:
-            return 0.0
-        batches = self.case.window.batches
-        first = [
-            float(batches.at_us[self.passes & (self.case.batch_bin >= start)].min()) / 1e6
-            for start in starts
-            if (self.passes & (self.case.batch_bin >= start)).any()
-        ]
-        gaps = np.diff(np.unique(first))
+        starts = self.episode_starts_s
+        gaps = np.diff(starts)
         if len(gaps) < EPISODES_MIN - 1 or gaps.std() > REGULAR * gaps.mean():
             return 0.0
         return float(gaps.mean())
+
+    @cached_property
+    def episode_starts_s(self) -> Floats:
+        """When each episode of slow seconds begins, by its first slow pass; what is small beside the worst is none."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], self.seconds.astype(np.int8), [0]])))
+        at_us, beyond = self.case.window.batches.at_us, np.where(self.passes, self.beyond, 0)
+        starts, weights = [], []
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            mine = (self.case.batch_bin >= begin) & (self.case.batch_bin < end)
+            weight = float(beyond[mine].sum())
+            # The first pass that counts: a small excess earlier in that second is somebody else's.
+            counts = mine & (beyond >= EPISODE_SHARE * beyond[mine].max(initial=0)) & (beyond > 0)
+            if counts.any():
+                starts.append(float(at_us[counts].min()) / 1e6)
+                weights.append(weight)
+        heavy = np.array(weights) >= EPISODE_SHARE * max(weights, default=0.0)
+        found: Floats = np.array(starts)[heavy]
+        return found
 
     @cached_property
     def cores_per_pass(self) -> tuple[float, float]:

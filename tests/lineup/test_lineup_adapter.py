@@ -11,7 +11,7 @@ from bench.lineup.adapter import ByCommand, NoVerdict, parse
 TOLD = {
     "findings": [
         {
-            "cause": "B1", "confidence": 0.91, "family": "B", "segment": "post", "started_at_us": 1234,
+            "cause": "B1", "confidence": 0.91, "family": "B", "segment": "post", "started_us": 1234,
             "culprits": {"workers": ["w-1"], "event": {"id": "e-9"}}, "delta_p99_ms": 241.0,
         },
         {"cause": "D2"},

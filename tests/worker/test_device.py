@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -501,3 +502,30 @@ def test_cuda_gives_the_answers_of_the_cpu_and_times_its_stages() -> None:
         assert min(executed.h2d_ns, executed.compute_ns, executed.d2h_ns) > 0
         total_ns = executed.h2d_ns + executed.compute_ns + executed.d2h_ns
         assert total_ns <= executed.done_ns - executed.collated_ns
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_pass_answers_as_a_plain_one() -> None:
+    """Whether it is used is a matter of its time; what it answers is not."""
+
+    class Layers(Model):
+        def load(self, context: LoadContext) -> None:
+            torch.manual_seed(0)
+            self.net = torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(20)]).to("cuda").eval()
+
+        def forward(self, batch: Any) -> torch.Tensor:
+            return self.net(batch["x"])
+
+    config = replace(DOUBLE, graph_rows=(1, 4, 8))
+    device = open_device("cuda", threads=1)
+    device.prepare_thread()
+    plain, captured = (ready(Layers(), config, device.name) for _ in range(2))
+    for model in (plain, captured):
+        model.load(model.context)
+    device.prepare_model(captured, config)
+    requests = [x_request(value) for value in (1, 5, 7)]
+    answers = [[body_of(device.execute(m, config, requests, [[]] * 3), i) for i in range(3)] for m in (plain, captured)]
+    for one, other in zip(*answers, strict=True):
+        np.testing.assert_allclose(
+            np.frombuffer(one.outputs[0].data, np.float32), np.frombuffer(other.outputs[0].data, np.float32), rtol=1e-3
+        )

@@ -72,6 +72,8 @@ class ModelConfig:
     """Refuse outputs with NaN or infinity: such a request fails with its own error."""
     warm_up_rows: int = 8
     """Rows of the larger made-up batch that is run before the model takes requests; 0 = no warm-up."""
+    graph_rows: tuple[int, ...] = ()
+    """On CUDA: batches are filled up to the next of these numbers of rows, and replayed (`worker/graphs.py`)."""
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
 
     def descriptor(self) -> ModelDescriptor:

@@ -133,6 +133,15 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
             )
     batching.finish()
 
+    cuda = root.table("cuda")
+    graph_rows = cuda.take("graph_rows", list, [])
+    for size in graph_rows:
+        if type(size) is not int or not 1 <= size <= max_batch_size:
+            cuda.problem(f"graph_rows holds {size!r}; each must be 1 to max_batch_size = {max_batch_size}")
+    if graph_rows and any(-1 in tensor.shape or tensor.datatype == "BYTES" for tensor in inputs):
+        cuda.problem("graph_rows needs inputs without variable dimensions, and no BYTES")
+    cuda.finish()
+
     return ModelConfig(
         name=name,
         version=version,
@@ -149,6 +158,7 @@ def _config(root: _Table, directory: Path, name: str, version: str, platform: st
         preferred_batch_sizes=tuple(preferred),
         finite=finite,
         warm_up_rows=warm_up_rows,
+        graph_rows=tuple(graph_rows),
         parameters=_parameters(root.table("parameters")),
     )
 

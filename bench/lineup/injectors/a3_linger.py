@@ -23,6 +23,11 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await everywhere(stack, "linger", ms=0)
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Begin at once when the device is free."""
+    await everywhere(stack, "linger", ms=0)
+
+
 SCENARIO = Scenario(
     cause="A3",
     mechanism="the linger of the batching limits is raised",
@@ -30,4 +35,5 @@ SCENARIO = Scenario(
     segments=("batch_wait",),
     strength={"linger_ms": Span(15, 45)},
     impact=Impact.P50,
+    cure=cure,
 )

@@ -34,6 +34,11 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await everywhere(stack, "limit_rows", rows=16)
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Raise `max_batch_size`."""
+    await everywhere(stack, "limit_rows", rows=16)
+
+
 # One by one, 95 % of what is possible at work = 1.
 _BY_THE_PASS = tuple(
     replace(b, rate_per_s=rate, slack=0.02, model=replace(b.model, kind="packed", fixed_ms=fixed_ms, token_us=12.0))
@@ -48,4 +53,5 @@ SCENARIO = Scenario(
     segments=("stream_wait", "batch_wait"),
     strength={"work": Span(0.97, 1.08)},
     backgrounds=_BY_THE_PASS,
+    cure=cure,
 )

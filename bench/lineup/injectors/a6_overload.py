@@ -18,6 +18,12 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     stack.traffic.rate_factor = 1.0
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Add workers."""
+    while stack.standbys:
+        await stack.open_standby()
+
+
 # Passes that cost mostly by the token: batching does not save the day. At 1 half of the capacity is used.
 _HEAVY = tuple(
     replace(b, rate_per_s=rate, slack=0.05, model=replace(b.model, token_us=token_us, fixed_ms=2.0, rows_max=8))
@@ -31,4 +37,6 @@ SCENARIO = Scenario(
     segments=("stream_wait", "batch_wait"),
     strength={"factor": Span(2.3, 2.8)},
     backgrounds=_HEAVY,
+    cure=cure,
+    cure_standbys=1,
 )

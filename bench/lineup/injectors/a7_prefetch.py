@@ -27,7 +27,8 @@ def take_ahead(inside: Inside, *, depth: int) -> None:
 
 def take_as_usual(inside: Inside) -> None:
     """Stop that."""
-    type(inside.served).want = inside.state.pop("want")
+    if "want" in inside.state:
+        type(inside.served).want = inside.state.pop("want")
 
 
 @asynccontextmanager
@@ -37,6 +38,12 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await worker.call("take_ahead", depth=round(strength["depth"]))
     yield
     await worker.call("take_as_usual")
+
+
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Let it take no more than its next batch."""
+    for worker in stack.workers:
+        await worker.call("take_as_usual")
 
 
 # Bursts, so that there is something to be taken; small batches, so that it takes its time.
@@ -55,4 +62,5 @@ SCENARIO = Scenario(
     segments=("batch_wait",),
     strength={"depth": Span(24, 96)},
     backgrounds=_BURSTS,
+    cure=cure,
 )

@@ -36,6 +36,16 @@ def end(inside: Inside) -> None:
     gc.freeze()
 
 
+def freeze(inside: Inside) -> None:
+    """Keep what is loaded out of collections, which go on."""
+    gc.freeze()
+
+
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Freeze what is loaded."""
+    await everywhere(stack, "freeze")
+
+
 async def prepare(stack: Stack, strength: Strength) -> None:
     await everywhere(stack, "hold_objects", objects=round(strength["objects"]))
 
@@ -53,6 +63,7 @@ SCENARIO = Scenario(
     mechanism="gc.collect() every so many passes over a cache of objects",
     inject=inject,
     prepare=prepare,
+    cure=cure,
     segments=("post", "stream_wait", "batch_wait", "collate", "forward", "dispatch", "deliver"),
     strength={"objects": Span(400_000, 1_200_000), "every": Span(60, 40)},
 )

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from bench.lineup.inside import Inside
@@ -25,6 +26,18 @@ def begin(inside: Inside, *, every: int, ms: float) -> None:
     inside.before_request.append(handler)
 
 
+def use_a_thread(inside: Inside) -> None:
+    """The same slow calls, each in a thread."""
+    handlers = list(inside.before_request)
+    pool = ThreadPoolExecutor(4)
+
+    def in_a_thread() -> None:
+        for handler in handlers:
+            pool.submit(handler)
+
+    inside.before_request[:] = [in_a_thread]
+
+
 def end(inside: Inside) -> None:
     """Stop that."""
     inside.before_request.clear()
@@ -38,10 +51,16 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await stack.gateway.call("end")
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Move the blocking call to a thread."""
+    await stack.gateway.call("use_a_thread")
+
+
 SCENARIO = Scenario(
     cause="B3",
     mechanism="a blocking call in the handler, every so many requests",
     inject=inject,
     segments=("pre", "downlink", "gw_loop", "gw_wake", "recv", "render"),
+    cure=cure,
     strength={"stall_ms": Span(80, 250), "every": Span(70, 50)},
 )

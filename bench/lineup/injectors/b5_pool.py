@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from bench.lineup.inside import Inside
@@ -14,7 +15,17 @@ from bench.lineup.stack import Stack
 
 def hold_the_pool(inside: Inside, *, ms: float) -> None:
     """Give the device's pool something to wait for, as a model that shares it with its own downloads would."""
-    inside.worker._executor.submit(time.sleep, ms / 1000)
+    inside.state.get("pool", inside.worker._executor).submit(time.sleep, ms / 1000)
+
+
+def have_a_pool_of_its_own(inside: Inside) -> None:
+    """Passes go on in the device's pool, what only waits gets another one."""
+    inside.state["pool"] = ThreadPoolExecutor(2)
+
+
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Give blocking work a pool of its own."""
+    await everywhere(stack, "have_a_pool_of_its_own")
 
 
 @asynccontextmanager
@@ -33,5 +44,6 @@ SCENARIO = Scenario(
     mechanism="sleeps in the thread pool of the device",
     inject=inject,
     segments=("dispatch", "stream_wait", "batch_wait"),
+    cure=cure,
     strength={"ms": Span(100, 260), "period_s": Span(1.8, 1.3)},
 )

@@ -25,7 +25,7 @@ def poll(inside: Inside, *, ms: float) -> None:
 
 def wait(inside: Inside) -> None:
     """Block in Redis again."""
-    del inside.worker._wait_idle
+    vars(inside.worker).pop("_wait_idle", None)
 
 
 @asynccontextmanager
@@ -36,6 +36,11 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await everywhere(stack, "wait")
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Let the workers block on the stream."""
+    await everywhere(stack, "wait")
+
+
 SCENARIO = Scenario(
     cause="C6",
     mechanism="polling with a sleep instead of a blocking read",
@@ -43,4 +48,5 @@ SCENARIO = Scenario(
     segments=("stream_wait", "deliver"),
     strength={"poll_ms": Span(30, 90)},
     impact=Impact.P50,
+    cure=cure,
 )

@@ -34,10 +34,16 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await everywhere(stack, "use_threads", count=1)
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """As many threads as a worker has cores."""
+    await everywhere(stack, "use_threads", count=1)
+
+
 SCENARIO = Scenario(
     cause="D1",
     mechanism="torch.set_num_threads above the number of cores, with OpenMP's active waiting",
     inject=inject,
+    cure=cure,
     segments=("forward", "stream_wait", "batch_wait"),
     strength={"threads": Span(3, 5)},
     # Threads wait actively for some milliseconds and not for ever: the machine must come to rest when it is over.

@@ -19,10 +19,16 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     await stack.helpers[0].call("stop_beside")
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Move the neighbour."""
+    await stack.helpers[0].call("stop_beside")
+
+
 SCENARIO = Scenario(
     cause="D2",
     mechanism="busy processes pinned to every core",
     inject=inject,
+    cure=cure,
     segments=("forward", "stream_wait", "batch_wait", "dispatch", "collate", "deliver", "downlink"),
     strength={"count": Span(3, 6), "duty": Span(0.8, 0.98)},
     helpers=1,

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bench.lineup.labels import Truth
-from bench.lineup.mechanisms import beats, spin_beside, stop_beside
+from bench.lineup.mechanisms import be_idle, beats, spin_beside, stop_beside
 from bench.lineup.scenario import Scenario, Span, Strength
 from bench.lineup.stack import Stack
 from shared import clock
 
-__all__ = ["SCENARIO", "spin_beside", "stop_beside"]
+__all__ = ["SCENARIO", "be_idle", "spin_beside", "stop_beside"]
 GRID_S = 5
 
 
@@ -32,10 +32,16 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
         yield
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """Run the job when nobody else wants the cores."""
+    await stack.helpers[0].call("be_idle")
+
+
 SCENARIO = Scenario(
     cause="E1",
     mechanism="a job on all cores at every fifth second of the wall clock",
     inject=inject,
+    cure=cure,
     segments=("forward", "stream_wait", "batch_wait", "dispatch", "collate", "deliver", "downlink"),
     strength={"job_s": Span(0.6, 1.0), "count": Span(8, 14)},
     helpers=1,

@@ -33,6 +33,11 @@ async def inject(stack: Stack, rng: random.Random, strength: Strength, truth: Tr
     stack.clients.patience = None
 
 
+async def cure(stack: Stack, strength: Strength) -> None:
+    """A retry budget: none while nothing is answered in time."""
+    stack.clients.patience = Patience(TIMEOUT_S, 1)
+
+
 # Four tenths of the capacity, and hardly anything is gained by batching: three tries of each are too many.
 _HALF = tuple(
     replace(
@@ -48,4 +53,5 @@ SCENARIO = Scenario(
     segments=("stream_wait", "batch_wait"),
     strength={"tries": Span(3, 4), "stall_s": Span(1.5, 2.5)},
     backgrounds=_HALF,
+    cure=cure,
 )
