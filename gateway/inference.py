@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway import openai
 from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
-from gateway.claims import Claims, Held
+from gateway.claims import Claims, Held, Receiving
 from gateway.directory import Directory
 from gateway.door import Door
 from gateway.headers import (
@@ -85,7 +85,19 @@ class Inference:
         tenant = self._door.tenant_of(headers)
         if tenant is not ANYONE:
             await self._admit(tenant, call)
-        body = await self._read(request, call)
+        received = self._claims.receive(request)
+        if received is None:
+            return await self._infer(request, call, tenant, None)
+        try:
+            return await self._infer(request, call, tenant, received)
+        finally:
+            received.drop_soon()
+
+    async def _infer(
+        self, request: web.BaseRequest, call: Call, tenant: Tenant, received: Receiving | None
+    ) -> HttpReply:
+        headers = request.headers
+        body = await self._read(request, call, received)
         model, asked = self._understand(headers, call, body)
         lane = priority_of(headers, asked.priority)
         if PREFER in headers and "respond-async" in preferences_of(headers):
@@ -97,14 +109,14 @@ class Inference:
             once = self._infer_once(request, call, model, asked, body, tenant, lane)
             del body, asked  # it keeps what it needs of them
             return await once
-        payload, held = await self._claims.encode(asked.request, model)
+        payload, held = await self._claims.encode(asked.request, model, received)
         # While it waits the payload is all that is kept of a request: body and views would take the same again.
         asked, body = asked.without_request(), b""
         try:
             answers = await self._ask(request, call, model, [payload], asked.timeout_us, tenant, lane, held=held)
         finally:
-            if held:
-                asyncio.get_running_loop().run_in_executor(None, held.drop)  # which takes a ms for ten megabytes
+            if held and held is not received:
+                held.drop_soon()
         return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
 
     async def jobs(self, request: web.BaseRequest, call: Call) -> HttpReply:
@@ -121,7 +133,7 @@ class Inference:
         tenant = self._door.tenant_of(request.headers)
         if tenant is not ANYONE:
             await self._admit(tenant, call)
-        asked = openai.parse_embeddings(await self._read(request, call))
+        asked = openai.parse_embeddings(bytes(await self._read(request, call)))
         model = self._directory.resolve(asked.model)
         if model.task != "embedding":
             raise BadRequest(f"model '{model.name}' is no embedding model; ask POST /v2/models/{model.name}/infer")
@@ -137,7 +149,7 @@ class Inference:
             await self._door.pace(tenant)
 
     def _understand(
-        self, headers: Mapping[str, str], call: Call, body: bytes
+        self, headers: Mapping[str, str], call: Call, body: bytes | memoryview
     ) -> tuple[wire.ModelDescriptor, InferCall]:
         model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
         call.model = model
@@ -146,7 +158,12 @@ class Inference:
         return model, asked
 
     async def _job(
-        self, request: web.BaseRequest, call: Call, model: wire.ModelDescriptor, asked: InferCall, body: bytes
+        self,
+        request: web.BaseRequest,
+        call: Call,
+        model: wire.ModelDescriptor,
+        asked: InferCall,
+        body: bytes | memoryview,
     ) -> Job:
         """What makes a job of a request; its idempotency key, if it has one, covers route and body."""
         key = idempotency_key_of(request.headers)
@@ -165,7 +182,7 @@ class Inference:
         call: Call,
         model: wire.ModelDescriptor,
         asked: InferCall,
-        body: bytes,
+        body: bytes | memoryview,
         tenant: Tenant,
         lane: int,
     ) -> HttpReply:
@@ -180,7 +197,7 @@ class Inference:
         call: Call,
         model: wire.ModelDescriptor,
         asked: InferCall,
-        body: bytes,
+        body: bytes | memoryview,
         tenant: Tenant,
         lane: int,
     ) -> HttpReply:
@@ -216,8 +233,8 @@ class Inference:
             known = self._companies[queue] = (model, company_of(model))
         return known[1]
 
-    async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
-        body = await read_body(request, self._settings.body_bytes_max, self._budget)
+    async def _read(self, request: web.BaseRequest, call: Call, into: Receiving | None = None) -> bytes | memoryview:
+        body = await read_body(request, self._settings.body_bytes_max, self._budget, into)
         call.g1 = clock.now_ns()
         call.bytes_in = len(body)
         return body

@@ -53,7 +53,7 @@ class Keeper:
                 if beats % BEATS_PER_LEASE == 0:
                     # Redis may have given us something unseen later, too: a read of a lost connection that it had not
                     # noticed yet, a script that ran after we gave up on it, a second that it lost and we did not.
-                    self._loop.adopt_soon()
+                    self._loop.puller.adopt_soon()
             except BrokerError:
                 pass  # the connection heals itself; a lease that Redis could not renew is forgiven by its own gap rule
             await asyncio.sleep(self._lease_us / 1e6 / BEATS_PER_LEASE)
@@ -83,7 +83,7 @@ class Keeper:
             else:
                 self._loop.drop(beat.ended)
             if beat.alone:
-                await self._loop.run_suspects(queue)
+                await self._loop.puller.run_suspects(queue)
             if not beat.live and held:
                 now = clock.now_ns()
                 self._log.write(Evt("lease_lost", now, now, {"queue": str(queue), "held": len(held)}))

@@ -1,16 +1,13 @@
-"""The worker's loop: pull, batch, run, publish, without ever letting a free device wait while work is queued.
+"""The worker's loop: batch, run, publish, without ever letting a free device wait while work is queued.
 
-Theory of operation. One event loop does everything but the models, which run in the device's threads. `_pull` keeps
-up to one batch of decoded requests ahead of the device (`policy.prefetch`). While the device computes it takes only
-what nobody else wants: it listens for new entries without taking them (`work.ring`), so an idle worker, which blocks
-in a taking read, always goes first. When the device is idle it blocks in a taking read itself. `_step` is called after
-every change (requests came, a batch ended, a timer fired): it asks `policy.composing.decide` and starts what it says.
-A finished batch first frees the device for the next one and then is published; its answers and the next fetch leave
-in the same write. `Keeper` (lease.py) renews the lease beside all this and tells which requests are not ours any more.
+Theory of operation. One event loop does everything but the models, which run in the device's threads. `Puller`
+(pull.py) brings requests. `step` is called after every change (requests came, a batch ended, a timer fired): it asks
+`policy.composing.decide` and starts what it says. A finished batch first frees the device for the next one and then is
+published; its answers and the next fetch leave in the same write. `Keeper` (lease.py) renews the lease beside all this
+and tells which requests are not ours any more.
 
 What must stay true: each delivered request is in `held` until its answer is handed in or it is dropped because another
-verdict stands; `slots_used` passes are in the device; whatever fails on the way to Redis is repeated or re-read
-(`_adopt`), because Redis may have done it.
+verdict stands; `slots_used` passes are in the device.
 """
 
 import asyncio
@@ -32,13 +29,8 @@ from worker.intake import Job, receive
 from worker.learned import Learned
 from worker.models.interface import Model, ModelConfig
 from worker.publish import Publisher, Run
+from worker.pull import Puller
 from worker.served import Served, form_of, limits_of
-
-BLOCK_MS = 1_000
-RING_MS = 50
-RING_AFTER_S = 0.002
-"""A pass that is over sooner is not listened beside: listening costs Redis more than it brings."""
-RETRY_S = 0.05
 
 
 class WorkerLoop:
@@ -65,27 +57,19 @@ class WorkerLoop:
         self.held: dict[str, Job] = {}
         self._device = device
         self._connection = connection
-        self._blocking = blocking
-        self._bell = bell
         self._log = log
-        self._lease_us = lease_us
         self._publisher = Publisher(connection, log, name, clock.clock_id())
         self._executor = ThreadPoolExecutor(device.slots, "device", initializer=device.prepare_thread)
         self._slots_used = 0
         self._batch_numbers = itertools.count(1)
-        self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._ringing: asyncio.Task[None] | None = None
         self._publishing: set[asyncio.Task[None]] = set()
-        self._controls: dict[Queue, str] = {}
-        self._suspects: set[Queue] = set()
         self._started_ns: dict[str, int] = {}
-        self._adopt_due = False
-        self._look = False
         self._empty: asyncio.Event = asyncio.Event()
         self._empty.set()
         self._broken: asyncio.Future[None]
         self.stopping = False
+        self.puller = Puller(self, connection=connection, blocking=blocking, bell=bell, log=log, lease_us=lease_us)
 
     def _serving(self, config: ModelConfig, model: Model) -> Served:
         queue, limits = Queue(config.name, config.version), limits_of(config)
@@ -108,37 +92,27 @@ class WorkerLoop:
             working.cancel()
             if self._timer:
                 self._timer.cancel()
-            owned = [t for t in (working, self._ringing, *self._publishing) if t]
+            owned = [working, *self._publishing]
             for task in owned:
                 task.cancel()
-            await asyncio.gather(*owned, return_exceptions=True)
+            await asyncio.gather(*owned, self.puller.close(), return_exceptions=True)
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _pull_and_finish(self) -> None:
-        await self._pull()
+        await self.puller.run()
         await self._hand_back()
-        self._step()
+        self.step()
         await self._empty.wait()
 
     async def stop(self) -> None:
         """Take nothing more, hand back what has not begun, and finish what has."""
         self.stopping = True
-        self._wake.set()
-        await self._unblock()
+        await self.puller.unblock()
 
-    async def run_suspects(self, queue: Queue) -> None:
-        """This worker is the one that runs the suspects of a queue, until there are none left."""
-        if queue not in self._suspects:
-            self._suspects.add(queue)
-            self._wake.set()
-            await self._unblock()
-
-    async def _unblock(self) -> None:
-        try:
-            # The taking read would otherwise end only after BLOCK_MS.
-            await self._connection.call("CLIENT", "UNBLOCK", self._blocking.client_id)
-        except BrokerError:
-            pass
+    @property
+    def is_computing(self) -> bool:
+        """The device is busy."""
+        return self._slots_used > 0
 
     async def _hand_back(self) -> None:
         for served in self.served.values():
@@ -164,12 +138,7 @@ class WorkerLoop:
     def connection_changed(self, up: bool) -> None:
         """After a reconnection: a delivery may have been lost with the old connection, so look at what is ours."""
         if up:
-            self.adopt_soon()
-
-    def adopt_soon(self) -> None:
-        """Look at what Redis says is ours, at the next chance."""
-        self._adopt_due = True
-        self._wake.set()
+            self.puller.adopt_soon()
 
     def drop(self, ids: Sequence[str]) -> None:
         """Forget requests that wait here but are not ours any more: handed on."""
@@ -200,114 +169,8 @@ class WorkerLoop:
             if served.law:
                 self._learned.keep(served.queue, served.service_time)
 
-    # -- pull ----------------------------------------------------------------------------------------------------
-
-    async def _pull(self) -> None:
-        while not self.stopping:
-            self._wake.clear()
-            try:
-                if self._adopt_due:
-                    self._adopt_due = False
-                    await self._adopt()
-                if self._suspects:
-                    await self._fetch_suspect(next(iter(self._suspects)))
-                elif self._look:
-                    self._look = False  # first: what happens while we fetch is a reason to look again
-                    await self._fetch([s for s in self.served.values() if s.want() > 0])
-                elif self._slots_used or any(s.jobs for s in self.served.values()):
-                    await self._wait_busy(listen=any(s.want() > 0 for s in self.served.values()))
-                else:
-                    await self._wait_idle()
-            except BrokerError:
-                self._adopt_due = True
-                await asyncio.sleep(RETRY_S)
-
-    async def _fetch(self, asked: Sequence[Served]) -> None:
-        """Ask for new work, without blocking. If as much comes as was asked for there may be more: look again."""
-        w0 = clock.now_ns()
-        wants = [s.want() for s in asked]
-        fetches = [
-            work.fetch(self._connection, s.queue, self.name, want=want, lease_us=self._lease_us)
-            for s, want in zip(asked, wants, strict=True)
-        ]
-        for served, want, deliveries in zip(asked, wants, await _all(fetches), strict=True):
-            self._look |= len(deliveries) >= want
-            self._take(served, deliveries, w0)
-        self._step()
-
-    async def _fetch_suspect(self, queue: Queue) -> None:
-        if self.held:
-            await self._wake.wait()
-            return
-        w0 = clock.now_ns()
-        deliveries = await work.fetch(self._connection, queue, self.name, want=1, lease_us=self._lease_us, alone=True)
-        if not deliveries:
-            self._suspects.discard(queue)
-        self._take(self.served[queue], deliveries, w0)
-        self._step()
-
-    async def _wait_busy(self, *, listen: bool) -> None:
-        """Until a batch ends, or work arrives that we have room for and nobody else takes."""
-        if self._ringing is None or self._ringing.done():
-            try:
-                async with asyncio.timeout(RING_AFTER_S):
-                    await self._wake.wait()
-                return
-            except TimeoutError:
-                pass
-            self._ringing = asyncio.create_task(self._ring(listen=listen), name="listen for entries")
-        await self._wake.wait()
-
-    async def _ring(self, *, listen: bool) -> None:
-        try:
-            ended, _ = await work.ring(
-                self._bell, list(self.served), self.name, block_ms=RING_MS, listen=listen, controls=self._controls
-            )
-            self.withdraw(ended)
-        except BrokerError:
-            await asyncio.sleep(RETRY_S)
-        self._look |= listen
-        self._wake.set()
-
-    async def _wait_idle(self) -> None:
-        """Block in a taking read; then fill up around what came."""
-        w0 = clock.now_ns()
-        entries = await work.wait_for_entries(self._blocking, list(self.served), self.name, block_ms=BLOCK_MS)
-        for queue, given in entries.items():
-            await self._fetch_given(self.served[queue], given, w0)
-
-    async def _fetch_given(self, served: Served, given: Sequence[work.Entry], w0: int) -> None:
-        asked_ns = clock.now_ns()
-        want = max(len(given), served.want())
-        begins = not self._slots_used
-        deliveries = await work.fetch(
-            self._connection,
-            served.queue,
-            self.name,
-            want=want,
-            lease_us=self._lease_us,
-            given=given,
-            begins=begins,
-        )
-        if begins:
-            served.noted = [d.id for d in deliveries]
-        self._look |= len(deliveries) >= want
-        mine = {entry.request_id for entry in given}
-        self._take(served, [d for d in deliveries if d.id in mine], w0)
-        self._take(served, [d for d in deliveries if d.id not in mine], asked_ns)
-        self._step()
-
-    async def _adopt(self) -> None:
-        """Take what Redis delivered to us but we never saw."""
-        for served in self.served.values():
-            w0 = clock.now_ns()
-            entries = await work.own_entries(self._connection, served.queue, self.name)
-            news = [e for e in entries if e.request_id not in self.held]
-            if news:
-                self._log.write(Evt("adopt", w0, clock.now_ns(), {"queue": str(served.queue), "entries": len(news)}))
-                await self._fetch_given(served, news, w0)
-
-    def _take(self, served: Served, deliveries: Sequence[work.Delivery], w0: int) -> None:
+    def take(self, served: Served, deliveries: Sequence[work.Delivery], w0: int) -> None:
+        """Hold deliveries that were asked for at `w0`; what cannot be understood is answered so."""
         if not deliveries:
             return
         w1 = clock.now_ns()
@@ -327,7 +190,7 @@ class WorkerLoop:
 
     # -- run -----------------------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """Start every pass that the policy wants started now."""
         if self._timer:
             self._timer.cancel()
@@ -338,7 +201,7 @@ class WorkerLoop:
                 continue
             if wake_at_ns:
                 delay_s = max(0.0, (wake_at_ns - clock.now_ns()) / 1e9)
-                self._timer = asyncio.get_running_loop().call_later(delay_s, self._step)
+                self._timer = asyncio.get_running_loop().call_later(delay_s, self.step)
             return
 
     def _start_one(self) -> tuple[bool, int]:
@@ -427,10 +290,9 @@ class WorkerLoop:
             served.paces_us.append(
                 (done.encoded_ns[-1] - run.sealed_ns) // (1000 * len(run.members) * self._device.slots)
             )
-            self._step()  # first the device, then the paperwork
+            self.step()  # first the device, then the paperwork
             self._own(self._publish(run))
-            self._look |= self._slots_used > 0  # the next batch has begun: fill up behind it
-            self._wake.set()
+            self.puller.pass_ended()
 
         return finished
 
@@ -450,8 +312,7 @@ class WorkerLoop:
             del self.held[job.delivery.id]
         if not self.held:
             self._empty.set()
-            if self._suspects:
-                self._wake.set()
+            self.puller.nothing_held()
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="publish")
@@ -467,10 +328,3 @@ class WorkerLoop:
         """End the process: whatever is held here would otherwise be held for ever."""
         if not self._broken.done():
             self._broken.set_exception(error)
-
-
-async def _all(fetches: Sequence[Coroutine[Any, Any, list[work.Delivery]]]) -> list[list[work.Delivery]]:
-    """Run the calls together, so that they leave in one write."""
-    if len(fetches) == 1:
-        return [await fetches[0]]
-    return await asyncio.gather(*fetches)

@@ -25,9 +25,10 @@ from shared.settings import WorkerSettings
 from worker import device as devices
 from worker.learned import Learned
 from worker.lease import Keeper
-from worker.loop import BLOCK_MS, RETRY_S, WorkerLoop
+from worker.loop import WorkerLoop
 from worker.models import repository
 from worker.models.interface import Model, ModelConfig
+from worker.pull import BLOCK_MS, RETRY_S
 
 SWITCH_INTERVAL_S = 0.0005
 BROKEN_DRAIN_S = 1.0

@@ -35,7 +35,8 @@ from shared.ids import RequestIds
 from shared.keys import HIGH, LOW, NORMAL
 from worker.device import Device
 from worker.lease import Keeper
-from worker.loop import BLOCK_MS, WorkerLoop
+from worker.loop import WorkerLoop
+from worker.pull import BLOCK_MS
 
 PASS_S = 0.004
 LONG_S = 60.0
@@ -204,7 +205,7 @@ class Worker:
     async def crash(self) -> None:
         """As kill -9 does: nothing is said, what was not sent is not sent, the last lines of the log are lost."""
         # A pass that ends after the death starts no other, and tells nobody.
-        self.loop._step = lambda: None  # type: ignore[method-assign]
+        self.loop.step = lambda: None  # type: ignore[method-assign]
         self.loop._own = lambda work: work.close()  # type: ignore[method-assign]
         for connection in (self._connection, self._blocking, self._bell):
             await connection.close()

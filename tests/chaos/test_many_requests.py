@@ -55,7 +55,7 @@ async def memory(c: Connection, processes: dict[str, int]) -> dict[str, float]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("count", [6_000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_memory_and_streams_are_back_where_they_were(short_dir: Path, count: int) -> None:
-    """Every key is empty, bounded or expires; Redis, gateway and worker are as large as before (complaint 49)."""
+    """Every key is empty, bounded or expires; Redis, gateway and worker as large as before (complaints 49, 69)."""
     server = EmbeddedRedis(short_dir / "r", appendonly=False, preexec=die_with_parent)
     await server.start()
     repository = e2e_stack.make_repository(short_dir / "models", {"echo": MODELS / "echo"})

@@ -139,7 +139,7 @@ def test_at_most_one_percent_of_all_time_is_unexplained(run: Run) -> None:
 
 
 def test_explain_accounts_for_a_request_as_json_and_as_text(run: Run) -> None:
-    """The same request by its id: segments, classes, batch and mates; as text a waterfall that sums exactly."""
+    """By its id (complaint 7): segments, classes, batch and mates; as text a waterfall that sums exactly."""
     request_id = run.ids[len(run.ids) // 2]
 
     told = explain(run, request_id, run.log_dir)

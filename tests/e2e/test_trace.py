@@ -18,7 +18,7 @@ BODY = e2e_stack.infer_json("x", "FP32", [1, 64], [0.5] * 64)
 
 
 async def test_a_clients_trace_id_is_in_the_queue_in_both_logs_and_in_the_response(stack: Stack) -> None:
-    """While the only worker is stopped the queued entry can be read, and has the trace id; then it is answered."""
+    """While the only worker is stopped the queued entry has the trace id; then it is answered (complaint 40)."""
     trace_id, parent_span_id = secrets.token_hex(16), secrets.token_hex(8)
     headers = {"traceparent": f"00-{trace_id}-{parent_span_id}-01", "tracestate": "vendor=abc"}
     lane = Queue("mlp", "1").lanes[NORMAL]

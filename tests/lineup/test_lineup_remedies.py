@@ -1,4 +1,4 @@
-"""Cures are tried live by `python -m bench.lineup remedies`; here is what counts as working, and that some are there."""
+"""Cures are tried live by `python -m bench.lineup remedies`. Here: what counts as working, and that there are some."""
 
 from dataclasses import replace
 

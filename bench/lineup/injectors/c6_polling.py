@@ -14,18 +14,18 @@ from bench.lineup.stack import Stack
 
 def poll(inside: Inside, *, ms: float) -> None:
     """From the next idle moment on: sleep, look, sleep, look."""
-    worker = inside.worker
+    worker, puller = inside.worker, inside.worker.puller
 
     async def look_now_and_then() -> None:
         await asyncio.sleep(ms / 1000)
-        await worker._fetch(list(worker.served.values()))
+        await puller._fetch(list(worker.served.values()))
 
-    worker._wait_idle = look_now_and_then
+    puller._wait_idle = look_now_and_then
 
 
 def wait(inside: Inside) -> None:
     """Block in Redis again."""
-    vars(inside.worker).pop("_wait_idle", None)
+    vars(inside.worker.puller).pop("_wait_idle", None)
 
 
 @asynccontextmanager
