@@ -1,7 +1,7 @@
 """From logs to an answer: the gate, the window, the attribution, the detectors, the ranking."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from forensics.diagnose.detectors import DETECTORS
 from forensics.diagnose.linkage import Rule, rules_of
 from forensics.diagnose.periodicity import Period, told
 from forensics.diagnose.ranking import Ranked
-from forensics.diagnose.when import Onset, onset_of
+from forensics.diagnose.when import Onset, acted, onset_of
 from forensics.diagnose.who import contrasts_of, mix_or_rate
 from forensics.diagnose.window import NothingToDiagnose, Window, ids, take
 from forensics.statistics.contrast import Contrast
@@ -25,6 +25,8 @@ from shared.timeline import CLASS_OF
 
 __all__ = ["Diagnosis", "NothingToDiagnose", "diagnose"]
 
+NEWS_MIN = 0.5
+"""A finding that is news to this extent is what changed at the onset."""
 REQUESTS_MIN = 100
 """With fewer there is no tail to speak of."""
 
@@ -162,7 +164,10 @@ def diagnose(
         case = Case(window, attribute(window, window.batches.at_us < onset.lo_us), quantile=quantile)
     attribution = case.attribution
     findings = [] if refused else [f for f in (detect(case) for detect in DETECTORS) if f is not None]
-    ranked = ranking.rank(case, findings, onset)
+    ranked = [
+        replace(r, finding=acted(case, r.finding, onset if r.news > NEWS_MIN else None))
+        for r in ranking.rank(case, findings, onset)
+    ]
     wanted = {i for r in ranked for i in (*r.finding.exemplars, *map(int, r.finding.culprits.get("request", ())))}
     numbers = sorted(wanted)
     return Diagnosis(

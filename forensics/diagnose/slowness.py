@@ -18,6 +18,8 @@ from forensics.diagnose.window import Bools, Floats, Ints
 
 SLOW_SHARE = 0.15
 """A second is slow when its passes took this much longer than they should, in the mean."""
+FOREIGN_MIN = 0.15
+"""Share of the machine that others must use more than else to be the reason."""
 EPISODES_MIN = 3
 EPISODE_SHARE = 0.2
 """Of the worst episode; what is less is no episode of the same thing."""
@@ -217,6 +219,25 @@ class Slowness:
                 theirs_until = covered(begin[theirs], end[theirs])
                 overlap[mine] = theirs_until(end[mine]) - theirs_until(begin[mine])
         return overlap > 0.5 * np.maximum(batches.took // 1000, 1)
+
+    @property
+    def is_crowded_out(self) -> bool:
+        """Mostly they wait for a core while others use the machine more: it is not the worker that is slow."""
+        return self.share_of(Part.CPU_WAIT) > 0.5 and self.foreign_share > FOREIGN_MIN
+
+    @cached_property
+    def density(self) -> float:
+        """The share of slow seconds among those with passes, from the first slow one to the last."""
+        slow = np.flatnonzero(self.seconds)
+        if not len(slow):
+            return 0.0
+        span = self.served[slow[0] : slow[-1] + 1]
+        return float(len(slow) / max(1, span.sum()))
+
+    def slow_workers(self) -> list[str]:
+        """The workers whose passes are slow in the slow seconds, the slowest first."""
+        ranked = sorted(self.by_worker.items(), key=lambda item: -item[1])
+        return [name for name, ratio in ranked if ratio > 1 + SLOW_SHARE]
 
     @property
     def beyond_ms(self) -> float:

@@ -1,16 +1,24 @@
 """When it began: the changes of the latency, and what else happened at that moment."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from forensics.diagnose.case import Case
+import numpy as np
+
+from forensics.diagnose.case import Case, Finding
 from forensics.diagnose.window import Window
 from forensics.statistics.changes import Change, Series, find_changes
 
 JOIN_US = 3_000_000
 """So near to a change something else counts as having happened with it."""
 TOLD_MAX = 5
+CLEARLY = 3.0
+"""So many times as much a second must be saved while a cause acts as in the rest of the time."""
+NEAR_US = 3_000_000
+"""A cause that began longer before the change than this is told to have begun with it."""
+NARROW_US = 1_500_000
+"""An interval that is wider by less is left as it was told."""
 TOLD = ("model_load", "worker_lost", "redis_restart", "reconnect")
 
 
@@ -91,6 +99,47 @@ def onset_of(case: Case) -> Onset | None:
         changes=changes,
         first=[name for _, name in sorted(moved)],
         beside=_beside(case.window, c.lo_ns // 1000 - JOIN_US, c.hi_ns // 1000 + JOIN_US),
+    )
+
+
+def acted(case: Case, finding: Finding, onset: Onset | None) -> Finding:
+    """The finding with the time in which it acted, without what little there was of it before and after.
+
+    `onset` if the finding is what changed then: what was told, or is found here, counts as far as it is near.
+    """
+    started_us, ended_us = _mostly(case, finding)
+    if onset is not None:
+        began = (finding.started_us, started_us)
+        started_us = min(began, key=lambda at_us: abs(at_us - onset.at_us))
+        if started_us < onset.lo_us - NEAR_US:
+            started_us = onset.at_us
+    return replace(finding, started_us=started_us, ended_us=max(started_us, ended_us))
+
+
+def _mostly(case: Case, finding: Finding) -> tuple[int, int]:
+    """From when to when most of it would be saved; what was told where the rest of the time is not much better.
+
+    Seconds count by what would be saved in them: from where the cumulative sum of their distance to the mean is lowest
+    to where it is highest.
+    """
+    told = finding.started_us, finding.ended_us
+    saved = finding.gain.saved
+    by_second = np.bincount(case.request_bin, weights=np.maximum(saved, 0), minlength=case.bins)
+    if not by_second.any():
+        return told
+    walk = np.concatenate([[0.0], np.cumsum(by_second - by_second.mean())])
+    last = int(np.argmax(walk))
+    first = int(np.argmin(walk[: last + 1]))
+    outside = np.ones(case.bins, dtype=np.bool_)
+    outside[first:last] = False
+    if first == last or (outside.any() and by_second[~outside].mean() < CLEARLY * by_second[outside].mean()):
+        return told
+    marked = np.flatnonzero((saved > 0) & ~outside[case.request_bin])
+    at = case.window.requests.at_us[marked]
+    started_us, ended_us = int(at.min()), int(at.max())
+    return (
+        started_us if told[0] < started_us - NARROW_US else told[0],
+        ended_us if told[1] > ended_us + NARROW_US else told[1],
     )
 
 

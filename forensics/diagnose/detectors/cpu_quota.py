@@ -23,5 +23,6 @@ def detect(case: Case) -> Finding | None:
             "throttled time by the cgroup's own count", {"throttled_ms": throttled / MS, "else_ms": usual / MS}, SQL
         ),
         interval_us=slow.interval_us,
+        culprits={"worker": slow.slow_workers()},
         exemplars=case.exemplars(case.spent_slowly),
     )

@@ -2,9 +2,8 @@
 
 from forensics.diagnose.case import Case, Evidence, Finding
 from forensics.diagnose.service import Part
+from forensics.diagnose.slowness import FOREIGN_MIN
 
-FOREIGN_MIN = 0.15
-"""Share of the machine that others must use more than else."""
 SQL = """SELECT time_bucket(INTERVAL 1 second, "at") AS second, max(list_sum(cpu_user) + list_sum(cpu_system)) AS
 all_cores,
 sum(cpu_process) AS ours, max(list_sum(cpu_steal)) AS steal FROM resources GROUP BY ALL ORDER BY second"""
@@ -15,7 +14,9 @@ def detect(case: Case) -> Finding | None:
     slow = case.slowness
     waits = slow.share_of(Part.CPU_WAIT)
     steal, usual_steal = slow.worker_figure("cpu_steal")
-    if not slow.passes.any() or (slow.foreign_share < FOREIGN_MIN and steal - usual_steal < 10) or slow.odd_worker:
+    if not slow.passes.any() or (slow.foreign_share < FOREIGN_MIN and steal - usual_steal < 10):
+        return None
+    if slow.odd_worker and not slow.is_crowded_out:
         return None
     throttled, _ = slow.worker_figure("throttled")
     score = 0.35 + 0.35 * min(1.0, slow.foreign_share * 1.5) + 0.3 * min(1.0, waits * 1.5)

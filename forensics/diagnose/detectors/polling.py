@@ -5,6 +5,7 @@ import numpy as np
 from forensics.diagnose.attribution import Spent
 from forensics.diagnose.case import MS, Case, Evidence, Finding
 from forensics.diagnose.replay import idle_before
+from forensics.diagnose.window import Bools
 
 WAIT_MIN_MS = 2.0
 SQL = """SELECT worker, count(*) AS requests, quantile_cont(stream_wait_ns + deliver_ns, 0.5) / 1e6 AS p50_ms,
@@ -30,5 +31,13 @@ def detect(case: Case) -> Finding | None:
             SQL,
         ),
         interval_us=case.when(spent > max(WAIT_MIN_MS, p90_ms / 2) * MS),
+        culprits={"worker": _waited_for(case, spent > WAIT_MIN_MS * MS)},
         exemplars=case.exemplars(spent),
     )
+
+
+def _waited_for(case: Case, marked: Bools) -> list[str]:
+    """The workers for which these requests waited, whom most waited for first."""
+    names = case.window.requests.names["worker"]
+    count = np.bincount(names.codes[marked], minlength=len(names.names))
+    return [names.names[i] for i in np.argsort(-count, kind="stable") if count[i]]

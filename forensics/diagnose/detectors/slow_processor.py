@@ -8,6 +8,10 @@ sum(device_thread_ns) / sum(predicted) AS times_predicted, sum(runq_ns) / sum(de
 sum(cpu_ns) / sum(device_thread_ns) AS cpu_share FROM batches WHERE predicted > 0 GROUP BY ALL ORDER BY second"""
 
 
+LASTING = 0.5
+"""Share of the seconds between the first slow one and the last that are slow."""
+
+
 def detect(case: Case) -> Finding | None:
     """Passes of all workers burn more CPU time for the same work, and nobody else wants the cores."""
     slow = case.slowness
@@ -15,7 +19,9 @@ def detect(case: Case) -> Finding | None:
     if not slow.passes.any() or burnt < 0.5 or slow.odd_worker:
         return None
     ratio = slow.ratio(slow.passes)
-    score = 0.35 + 0.4 * burnt + 0.25 * min(1.0, max(0.0, slow.python_ratio - 1) / 0.3)
+    score = 0.35 + 0.35 * burnt + 0.3 * min(1.0, max(0.0, slow.python_ratio - 1) / 0.3)
+    # A slower clock lasts; a slow second here and there is something else.
+    score *= 0.5 + 0.5 * min(1.0, slow.density / LASTING)
     against = []
     if slow.foreign_share > 0.15:
         score *= 0.6
@@ -34,5 +40,6 @@ def detect(case: Case) -> Finding | None:
         ),
         *against,
         interval_us=slow.interval_us,
+        culprits={"worker": slow.slow_workers()},
         exemplars=case.exemplars(case.spent_slowly),
     )

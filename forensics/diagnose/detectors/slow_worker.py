@@ -11,7 +11,7 @@ def detect(case: Case) -> Finding | None:
     """One worker whose passes are slow for their shapes while those of others, at the same time, are not."""
     slow = case.slowness
     worker = slow.odd_worker
-    if not worker:
+    if not worker or slow.is_crowded_out:
         return None
     ratio = slow.by_worker[worker]
     others = max(value for name, value in slow.by_worker.items() if name != worker)
