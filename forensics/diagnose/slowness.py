@@ -135,12 +135,8 @@ class Slowness:
 
     @cached_property
     def period_s(self) -> float:
-        """At which distance the slow episodes begin, if that is regular; 0 if it is not, or they are too few."""
-        starts = self.episode_starts_s
-        gaps = np.diff(starts)
-        if len(gaps) < EPISODES_MIN - 1 or gaps.std() > REGULAR * gaps.mean():
-            return 0.0
-        return float(gaps.mean())
+        """At which distance slow episodes begin, or those in which others use the machine; 0 if that is not regular."""
+        return _period(self.episode_starts_s) or _period(self.foreign_starts_s)
 
     @cached_property
     def episode_starts_s(self) -> Floats:
@@ -159,6 +155,16 @@ class Slowness:
         heavy = np.array(weights) >= EPISODE_SHARE * max(weights, default=0.0)
         found: Floats = np.array(starts)[heavy]
         return found
+
+    @cached_property
+    def foreign_starts_s(self) -> Floats:
+        """When others begin to use the machine as much as half of the most that they ever do, if that is much."""
+        used = np.nan_to_num(foreign(self.case)) / 100
+        most = used.max(initial=0.0)
+        if most < FOREIGN_MIN * cores_of(self.case):
+            return np.zeros(0)
+        busy = used >= most / 2
+        return np.flatnonzero(busy & ~np.concatenate([[False], busy[:-1]])).astype(np.float64)
 
     @cached_property
     def cores_per_pass(self) -> tuple[float, float]:
@@ -252,3 +258,11 @@ class Slowness:
             return 0, 0
         first = self.case.window.batches.at_us[self.passes]
         return (int(first.min()), int(first.max())) if len(first) else (0, 0)
+
+
+def _period(starts_s: Floats) -> float:
+    """The mean distance of episodes that begin regularly; 0 when they do not, or are too few."""
+    gaps = np.diff(starts_s)
+    if len(gaps) < EPISODES_MIN - 1 or gaps.std() > REGULAR * gaps.mean():
+        return 0.0
+    return float(gaps.mean())
