@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.hdrs import CONTENT_ENCODING
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.claims import Receiving
 from gateway.reply import HttpReply
 from shared.errors import BadRequest, ErrorKind, TailraceError
 
@@ -20,8 +19,6 @@ COMPRESS_BYTES_MIN = 1024
 COMPRESS_IN_THREAD_BYTES_MIN = 64 * 1024
 JOIN_IN_THREAD_BYTES_MIN = 1 << 20
 PACE_FROM_BYTES = 256 * 1024
-WRITE_BYTES = 1 << 20
-"""What is received into a file is written in pieces of so much."""
 
 
 @dataclass(slots=True)
@@ -45,10 +42,8 @@ class BodyBudget:
             self.held -= size
 
 
-async def read_body(
-    request: web.BaseRequest, bytes_max: int, budget: BodyBudget, into: Receiving | None = None
-) -> bytes | memoryview:
-    """The whole body, unpacked; with `into`, received there.
+async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget) -> bytes:
+    """The whole body, unpacked.
 
     Raises TOO_LARGE before more than `bytes_max` bytes are held, QUEUE_FULL when all bodies together would break the
     budget, and BAD_REQUEST.
@@ -71,7 +66,7 @@ async def read_body(
         raise _too_large(f"{length} bytes", bytes_max)
     inflater = _Inflater(encoding) if encoding in ("gzip", "deflate") else None
     chunks: list[bytes] = []
-    size = written = 0
+    size = 0
     try:
         while chunk := await content.readany():
             if inflater is not None:
@@ -86,14 +81,8 @@ async def read_body(
                 # All long bodies together get one piece a turn of the loop: small requests wait for a single one.
                 async with budget.turn:
                     await asyncio.sleep(0)
-            if into is not None and size - written >= WRITE_BYTES:
-                await _write(into, chunks)
-                chunks, written = [], size
         if inflater is not None:
             inflater.finish()
-        if into is not None:
-            await _write(into, chunks)
-            return into.body()
     except (web.RequestPayloadError, HttpProcessingError, zlib.error) as e:
         raise BadRequest(
             f"the body cannot be read: {getattr(e, 'message', None) or e}; "
@@ -104,15 +93,6 @@ async def read_body(
     if size > JOIN_IN_THREAD_BYTES_MIN:
         return await asyncio.to_thread(b"".join, chunks)  # which lets go of the interpreter
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def _write(into: Receiving, chunks: Sequence[bytes]) -> None:
-    try:
-        await into.add(chunks)
-    except OSError as e:
-        raise TailraceError(
-            ErrorKind.UNAVAILABLE, f"no room for the body: {e}; retry after 1 s", retry_after_s=1
-        ) from e
 
 
 def _check_budget(held: int, budget: BodyBudget) -> None:

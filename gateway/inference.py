@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway import openai
 from gateway.bodies import BodyBudget, compress_if_asked, read_body
 from gateway.call import Call
-from gateway.claims import Claims, Held, Receiving
+from gateway.claims import Claims, Held
 from gateway.directory import Directory
 from gateway.door import Door
 from gateway.headers import (
@@ -85,19 +85,7 @@ class Inference:
         tenant = self._door.tenant_of(headers)
         if tenant is not ANYONE:
             await self._admit(tenant, call)
-        received = self._claims.receive(request)
-        if received is None:
-            return await self._infer(request, call, tenant, None)
-        try:
-            return await self._infer(request, call, tenant, received)
-        finally:
-            received.drop_soon()
-
-    async def _infer(
-        self, request: web.BaseRequest, call: Call, tenant: Tenant, received: Receiving | None
-    ) -> HttpReply:
-        headers = request.headers
-        body = await self._read(request, call, received)
+        body = await self._read(request, call)
         model, asked = self._understand(headers, call, body)
         lane = priority_of(headers, asked.priority)
         if PREFER in headers and "respond-async" in preferences_of(headers):
@@ -109,14 +97,14 @@ class Inference:
             once = self._infer_once(request, call, model, asked, body, tenant, lane)
             del body, asked  # it keeps what it needs of them
             return await once
-        payload, held = await self._claims.encode(asked.request, model, received)
+        payload, held = await self._claims.encode(asked.request, model)
         # While it waits the payload is all that is kept of a request: body and views would take the same again.
         asked, body = asked.without_request(), b""
         try:
             answers = await self._ask(request, call, model, [payload], asked.timeout_us, tenant, lane, held=held)
         finally:
-            if held and held is not received:
-                held.drop_soon()
+            if held:
+                asyncio.get_running_loop().run_in_executor(None, held.drop)  # which takes a ms for ten megabytes
         return await compress_if_asked(request, infer_reply(render_infer(asked, model, answers[0])))
 
     async def jobs(self, request: web.BaseRequest, call: Call) -> HttpReply:
@@ -133,7 +121,7 @@ class Inference:
         tenant = self._door.tenant_of(request.headers)
         if tenant is not ANYONE:
             await self._admit(tenant, call)
-        asked = openai.parse_embeddings(bytes(await self._read(request, call)))
+        asked = openai.parse_embeddings(await self._read(request, call))
         model = self._directory.resolve(asked.model)
         if model.task != "embedding":
             raise BadRequest(f"model '{model.name}' is no embedding model; ask POST /v2/models/{model.name}/infer")
@@ -149,7 +137,7 @@ class Inference:
             await self._door.pace(tenant)
 
     def _understand(
-        self, headers: Mapping[str, str], call: Call, body: bytes | memoryview
+        self, headers: Mapping[str, str], call: Call, body: bytes
     ) -> tuple[wire.ModelDescriptor, InferCall]:
         model = self._directory.resolve(call.values["model"], call.values.get("version", ""))
         call.model = model
@@ -158,12 +146,7 @@ class Inference:
         return model, asked
 
     async def _job(
-        self,
-        request: web.BaseRequest,
-        call: Call,
-        model: wire.ModelDescriptor,
-        asked: InferCall,
-        body: bytes | memoryview,
+        self, request: web.BaseRequest, call: Call, model: wire.ModelDescriptor, asked: InferCall, body: bytes
     ) -> Job:
         """What makes a job of a request; its idempotency key, if it has one, covers route and body."""
         key = idempotency_key_of(request.headers)
@@ -182,7 +165,7 @@ class Inference:
         call: Call,
         model: wire.ModelDescriptor,
         asked: InferCall,
-        body: bytes | memoryview,
+        body: bytes,
         tenant: Tenant,
         lane: int,
     ) -> HttpReply:
@@ -197,7 +180,7 @@ class Inference:
         call: Call,
         model: wire.ModelDescriptor,
         asked: InferCall,
-        body: bytes | memoryview,
+        body: bytes,
         tenant: Tenant,
         lane: int,
     ) -> HttpReply:
@@ -233,8 +216,8 @@ class Inference:
             known = self._companies[queue] = (model, company_of(model))
         return known[1]
 
-    async def _read(self, request: web.BaseRequest, call: Call, into: Receiving | None = None) -> bytes | memoryview:
-        body = await read_body(request, self._settings.body_bytes_max, self._budget, into)
+    async def _read(self, request: web.BaseRequest, call: Call) -> bytes:
+        body = await read_body(request, self._settings.body_bytes_max, self._budget)
         call.g1 = clock.now_ns()
         call.bytes_in = len(body)
         return body

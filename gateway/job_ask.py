@@ -46,7 +46,7 @@ def render_result(ask: bytes, queue: Queue, body: ReplyBody) -> RenderedReply:
     return render_infer(call, ModelDescriptor(queue.model, queue.version, "", job.max_batch_size, [], []), body)
 
 
-def digest_of(model: str, version: str, header_length: str | None, body: bytes | memoryview) -> str:
+def digest_of(model: str, version: str, header_length: str | None, body: bytes) -> str:
     """What an idempotency key covers: the route, the body, and where its JSON ends."""
     covered = hashlib.sha256(f"{model}/{version}\n{header_length or ''}\n".encode())
     covered.update(body)

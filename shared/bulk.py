@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import stat
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,25 +37,23 @@ class BulkFolder:
 
     def put(self, parts: Sequence[Bytes], *, expires_in_s: float) -> str:
         """Write a file. Returns its name. Raises OSError when there is no room, and leaves nothing then."""
-        file = self.begin(sum(len(part) for part in parts), expires_in_s=expires_in_s)
-        try:
-            file.write(parts)
-        except BaseException:
-            self.drop(file.name)
-            raise
-        finally:
-            file.close()
-        return file.name
-
-    def begin(self, size: int, *, expires_in_s: float) -> "BulkFile":
-        """A new file, to which so many bytes will be written. Raises OSError when there is no room for them."""
+        size = sum(len(part) for part in parts)
         system = os.statvfs(self._path)
         left = min(FREE_SHARE * system.f_blocks * system.f_frsize, FREE_BYTES_MAX)
         if system.f_bavail * system.f_frsize - size < left:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         name = secrets.token_hex(16)
         descriptor = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        return BulkFile(name, descriptor, clock.wall_us() / 1e6 + expires_in_s)
+        try:
+            _write(descriptor, parts)
+            expires_at_s = clock.wall_us() / 1e6 + expires_in_s
+            os.utime(descriptor, (expires_at_s, expires_at_s))
+        except BaseException:
+            self.drop(name)
+            raise
+        finally:
+            os.close(descriptor)
+        return name
 
     def view(self, name: str) -> memoryview:
         """The bytes of a file, in place, for as long as somebody holds the view. Raises OSError: it is not there."""
@@ -87,29 +84,6 @@ class BulkFolder:
             except FileNotFoundError:
                 continue  # its owner, or another who sweeps, was faster
         return swept
-
-
-class BulkFile:
-    """A file that is being written; by one thread, while another one may close it."""
-
-    def __init__(self, name: str, descriptor: int, expires_at_s: float) -> None:
-        self.name = name
-        self._descriptor = descriptor
-        self._expires_at_s = expires_at_s
-        self._lock = threading.Lock()
-
-    def write(self, parts: Sequence[Bytes]) -> None:
-        """Write more of it. Raises OSError."""
-        with self._lock:
-            _write(self._descriptor, parts)
-            os.utime(self._descriptor, (self._expires_at_s, self._expires_at_s))
-
-    def close(self) -> None:
-        """No more is written. Waits for a thread that writes; a second time does nothing."""
-        with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
 
 
 def open_bulk(where: str) -> BulkFolder | None:

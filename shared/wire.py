@@ -47,13 +47,12 @@ class RequestBody(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):
-    """A request whose tensors lie in a file (shared/bulk.py): for each where it begins, and how many bytes it has.
+    """A request whose tensors lie in a file (shared/bulk.py): the bytes of each, at multiples of ALIGNMENT.
 
-    `body` is the request without them.
+    `body` is the request without them, `sizes` how many bytes each tensor has.
     """
 
     file: str
-    offsets: list[int]
     sizes: list[int]
     body: RequestBody
 
@@ -200,20 +199,11 @@ def parts_of(body: RequestBody) -> list[memoryview | bytes]:
     return parts
 
 
-def offsets_of(body: RequestBody) -> list[int]:
-    """Where each tensor begins in `parts_of`."""
-    offsets, at = [], 0
-    for tensor in body.inputs:
-        offsets.append(at)
-        at += len(tensor.data) + -len(tensor.data) % ALIGNMENT
-    return offsets
-
-
-def encode_claim(file: str, offsets: list[int], body: RequestBody) -> bytes:
-    """The payload of a request whose tensors are in a file, each from its offset on."""
+def encode_claim(file: str, body: RequestBody) -> bytes:
+    """The payload of a request whose tensors (`parts_of`) are in a file."""
     bare = [msgspec.structs.replace(tensor, data=memoryview(b"")) for tensor in body.inputs]
     sizes = [len(tensor.data) for tensor in body.inputs]
-    return _CLAIM + _pack(Claim(file, offsets, sizes, msgspec.structs.replace(body, inputs=bare)))
+    return _CLAIM + _pack(Claim(file, sizes, msgspec.structs.replace(body, inputs=bare)))
 
 
 def decode_claim(payload: bytes) -> Claim | None:
@@ -228,13 +218,14 @@ def decode_claim(payload: bytes) -> Claim | None:
 
 def claimed(claim: Claim, file: memoryview) -> RequestBody:
     """The request whose tensors are in `file`, as views into it. Raises WireError when the file is another one."""
-    inputs = []
-    if not len(claim.offsets) == len(claim.sizes) == len(claim.body.inputs):
+    inputs, at = [], 0
+    if len(claim.sizes) != len(claim.body.inputs):
         raise WireError(f"the claim has {len(claim.sizes)} sizes of {len(claim.body.inputs)} tensors")
-    for tensor, at, size in zip(claim.body.inputs, claim.offsets, claim.sizes, strict=True):
-        if at < 0 or size < 0 or at + size > len(file):
-            raise WireError(f"the claim is for {size} bytes from {at} on, its file has {len(file)}")
+    for tensor, size in zip(claim.body.inputs, claim.sizes, strict=True):
         inputs.append(msgspec.structs.replace(tensor, data=file[at : at + size]))
+        at += size + -size % ALIGNMENT
+    if at != len(file):
+        raise WireError(f"the claim is for {at} bytes, its file has {len(file)}")
     return msgspec.structs.replace(claim.body, inputs=inputs)
 
 

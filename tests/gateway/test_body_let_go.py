@@ -39,7 +39,7 @@ class Reading(Inference):
 
     body: bytes
 
-    async def _read(self, request: Any, call: Call, into: Any = None) -> bytes:
+    async def _read(self, request: Any, call: Call) -> bytes:
         body, self.body = self.body, b""
         return body
 
