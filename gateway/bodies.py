@@ -18,7 +18,9 @@ THREAD_FROM_PACKED_BYTES = 1024
 COMPRESS_BYTES_MIN = 1024
 COMPRESS_IN_THREAD_BYTES_MIN = 64 * 1024
 JOIN_IN_THREAD_BYTES_MIN = 1 << 20
+"""Only joins of so much let go of the interpreter."""
 PACE_FROM_BYTES = 256 * 1024
+"""A body that is longer than this takes turns with the others of that kind."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int, budget: BodyBudget
     finally:
         budget.held -= size
     if size > JOIN_IN_THREAD_BYTES_MIN:
-        return await asyncio.to_thread(b"".join, chunks)  # which lets go of the interpreter
+        return await asyncio.to_thread(b"".join, chunks)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

@@ -91,7 +91,7 @@ class ModelConfig:
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
-    """One request. Arrays are read-only views into the message; BYTES are object arrays of bytes, BF16 is uint16.
+    """One request. Arrays are views into the message, not to be written to; BYTES are object arrays, BF16 is uint16.
 
     With a batch dimension each input is [rows, *declared shape]; without one, [*declared shape] and `rows` is 1.
     """
